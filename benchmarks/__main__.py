@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "schedules": ("schedules", "seconds and speed-ups of a GFlowNet's schedules"),
     "encodings": ("encodings", "searches by each encoding, list search, auto"),
     "stages": ("stages", "auto with and without a stage of schedule generation"),
+    "order-seconds": ("order_seconds", "seconds of a network's orders beside approximate DP"),
     "orders": ("orders", "the value of a network's priorities for searches"),
     "compile": ("compiled", "memory and seconds of programs in planned orders"),
     "makespans": ("makespans", "predicted and measured makespans on two CPU devices"),
@@ -55,6 +56,7 @@ examples:
   python -m benchmarks torch --inductor        (with torch)
   python -m benchmarks ray --graphs 200        (with ray)
   python -m benchmarks orders guide --ops 500 1000 --graphs 10 --budgets 100 500 2000
+  python -m benchmarks order-seconds --ops 500 2000 --graphs 4 --references 1
   python -m benchmarks encodings --graphs 8 --seeds 1 2
   python -m benchmarks stages --aims even-split peak-memory
   python -m benchmarks schedules --graphs 10 --samples 1000
