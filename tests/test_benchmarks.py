@@ -489,6 +489,18 @@ def test_what_priorities_are_worth(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
+def test_seconds_of_orders(capsys):
+    assert main(["order-seconds", "--ops", "12", "--graphs", "2", "--references", "1", "--samples", "4"]) == 0
+    head, reference, network = (line.split() for line in capsys.readouterr().out.splitlines()[1:])
+    assert head[:2] == ["ops", "method"]
+    assert reference[:3] == ["12", "approximate", "DP"]
+    assert network[:2] == ["12", "default"]
+    seconds, inputs, gap, ratio = float(network[2]), float(network[4]), network[6], float(network[7])
+    assert 0 < inputs < seconds
+    assert float(gap.rstrip("%")) >= 0  # Approximate DP is exact on so few ops.
+    assert ratio > 0
+
+
 def test_rank_correlation_is_spearmans():
     rng = np.random.default_rng(0)
     for _ in range(5):
