@@ -90,7 +90,7 @@ def test_a_result_is_what_it_says():
     source = RandomSchedules()
     job = Proposing(name="random", title="Random", sources={"one": source}, seed=3, count=12, key="key")
     fields = measure(job, case, keep=6, draws=2)
-    key = graph_keys(jax.random.key(np.uint32(3)), [case.graph])[0]
+    key, _ = jax.random.split(graph_keys(jax.random.key(np.uint32(3)), [case.graph])[0])
     every = Candidates.of(case.graph, CLUSTER, *source.propose(case.graph, CLUSTER, 12, key))
     best = every.take(np.argsort(every.makespan, kind="stable")[:6])
     speedups = case.graph.runtime.sum() / best.makespan

@@ -169,11 +169,12 @@ def measure(job: Proposing, case: RobustCase, keep: int, draws: int, *, warm: bo
     source = job.sources.get(case.set)
     if source is None:
         raise ConfigError(f"{job.title} has no weights for the set {case.set!r}")
+    proposes, chooses = jax.random.split(key)
     if warm:
-        _ = source.propose(graph, CLUSTER, job.count, key)
+        _ = source.propose(graph, CLUSTER, job.count, proposes)
     clock = Deadline()
-    proposed = Candidates.of(graph, CLUSTER, *source.propose(graph, CLUSTER, job.count, key), job.name)
-    kept = _kept(proposed, keep, job.choose, jax.random.fold_in(key, 0))
+    proposed = Candidates.of(graph, CLUSTER, *source.propose(graph, CLUSTER, job.count, proposes), job.name)
+    kept = _kept(proposed, keep, job.choose, chooses)
     seconds = clock.spent
     if not len(kept):
         raise ConfigError(f"{job.title} proposed no schedule")
