@@ -3,7 +3,7 @@
 from collections import namedtuple
 from typing import Final
 
-__all__ = ["FOLLOWED", "NONE", "Layout", "State"]
+__all__ = ["FOLLOWED", "NONE", "RUN", "Layout", "State"]
 
 Layout = namedtuple(
     "Layout",
@@ -39,7 +39,7 @@ State = namedtuple(
     "State",
     "clock place finish copied made meet left held most lag moves bound waiting release begins owed newest "
     "sender senders vague fixed base pick lowest key ranked spot words near fresh event slot path homes "
-    "changed counts",
+    "changed known marks level counts",
 )
 """A schedule in progress. Every call of `schedule` initialises all of it but its input.
 
@@ -76,6 +76,7 @@ Attributes:
     device of each op in it, and 1 for each op with another rank or price than there, 0 for the others.
   counts: ``[3]``, numbers of events and of slots; input: 1 if ``path`` is a schedule to follow, else 0.
 """
+RUN: Final = 3
 FOLLOWED: Final = 2
 """Index of `State.counts`."""
 NONE: Final = -2
