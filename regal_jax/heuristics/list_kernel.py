@@ -92,6 +92,21 @@ def schedule(
                 count += 1
         return count
 
+    def list_pair(o, k):
+        """The same with two devices, without branches."""
+        count, h = 0, 1 - k
+        for j in range(input_rows[o], input_rows[o + 1]):
+            t = inputs[j & _ID] & _ID
+            moves[count] = t
+            count += (place[producer[t] & _ID] == h) & (copied[2 * t + k & _ID] == 0)
+        for i in range(1, count if blocking else 0):
+            t, j = moves[i], i
+            while j > 0 and position[producer[moves[j - 1] & _ID] & _ID] > position[producer[t & _ID] & _ID]:
+                moves[j] = moves[j - 1]
+                j -= 1
+            moves[j] = t
+        return count
+
     def begin(o, k, count):
         """``(start, total delay of the other clocks)`` if the op ran on device ``k`` next."""
         start, lost = clock[k], 0.0
@@ -382,7 +397,7 @@ def schedule(
         for i in range(n * d):
             dearest = max(dearest, abs(price[i]))
         watches &= not grouped
-        pairs = d == 2 and not grouped
+        pairs = d == 2 and not grouped and look < 32
         margin = 1e-12 * ((2 + 2 * waste + behind) * span + weight * lead + dearest)
     # Numbers of ready ops in ``words`` and in ``near``, and of those that have run. The last of these, or -1.
     # No word before ``word`` has a bit.
@@ -394,9 +409,8 @@ def schedule(
             v = after[j & _ID] & _ID
             waiting[v] -= 1
             release[v] = max(release[v], finish[o])
-            if waiting[v] == 0:
-                fresh[count] = v
-                count += 1
+            fresh[count] = v
+            count += waiting[v] == 0
         everything = o < 0
         for turn in range(2):
             if everything:
@@ -470,11 +484,11 @@ def schedule(
                     score1 = min(score1, mine)
                     lowest[2 * i + 1] = mine
                 score = min(score0, score1)
-                place0 = place1 = 0
-                while place0 < among and lowest[2 * place0] != score:
-                    place0 += 1
-                while place1 < among and lowest[2 * place1 + 1] != score:
-                    place1 += 1
+                bits0, bits1 = 1 << among, 1 << among
+                for i in range(among):
+                    bits0 |= (lowest[2 * i] == score) << i
+                    bits1 |= (lowest[2 * i + 1] == score) << i
+                place0, place1 = place_of_bit(bits0 & -bits0), place_of_bit(bits1 & -bits1)
                 one = score1 < score0 or (score1 == score0 and (now1, place1) < (now0, place0))
                 best, device, first = (place1, 1, now1) if one else (place0, 0, now0)
                 second = min(score0, second1) if one else min(second0, score1)
@@ -538,7 +552,9 @@ def schedule(
             lacks = goal > 0 or (blocks and newest[o * d + k & _ID] > NONE)
             if quiet:
                 lacks = known[4 * done + 3] > 0
-            count = list_moves(o, k) if lacks else 0
+            count = 0
+            if lacks:
+                count = list_pair(o, k) if pairs else list_moves(o, k)
             start, lost = begin(o, k, count)
             need, grown = 0, 0
             if goal > 0:
