@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.heuristics.list_state import FOLLOWED, RUN
+from regal_jax.heuristics.list_state import FOLLOWED, PRICES, RANKS, REPEATED, RUN
 from regal_jax.runtime.compiling import only_borrows
 from regal_jax.runtime.pointers import caller
 
@@ -253,7 +253,7 @@ def climb(
 
     for s in range(steps):
         u, z = s * draws, s * noises
-        block, wide, exact, tried, prices_only = False, False, False, s > 0 or not given, True
+        block, wide, exact, tried, only_prices = False, False, False, s > 0 or not given, True
         if tried:
             for o in range(n):
                 rank[o], changed[o] = kept_rank[o], 0
@@ -270,7 +270,7 @@ def climb(
                 change_block(u)
             else:
                 wide = uniform[u + 7] < chance_of(4, 6, transfer_share)
-                prices_only = uniform[u + 1] < price_share
+                only_prices = uniform[u + 1] < price_share
                 change_numbers(u, z, wide)
         r = 6 * rule[0]
         # Most of a schedule is that of the current one, whose choices need no comparison.
@@ -278,7 +278,7 @@ def climb(
         same_rule = rule[0] == kept_rule[0] or (exact and rules[6 * kept_rule[0] + 5] == 0)
         counts[FOLLOWED] = 0
         if tried and same_rule:
-            counts[FOLLOWED] = 1 if exact else (3 if prices_only else 2)
+            counts[FOLLOWED] = REPEATED if exact else (PRICES if only_prices else RANKS)
         # A longer schedule would not be kept, unless the current one does not fit.
         limit = value[1] if value[0] == 0 else np.inf
         _call(schedule, (

@@ -5,7 +5,7 @@ from typing import Any, Final
 import numpy as np
 
 # Numba's caches of earlier versions look for the named tuples here.
-from regal_jax.heuristics.list_state import FOLLOWED, NONE, RUN, Layout, State
+from regal_jax.heuristics.list_state import FOLLOWED, NONE, PRICES, REPEATED, RUN, Layout, State
 from regal_jax.runtime.compiling import only_borrows
 
 __all__ = ["Layout", "State", "schedule"]
@@ -27,7 +27,9 @@ def schedule(
     """Takes op after op, each on the device that suits it best at that moment, into ``state``.
 
     With a schedule to follow, choices are compared only where an op that was changed is ready, until the
-    first other choice. If there is none, it ends when all changed ops have run: the rest would be the same.
+    first other choice. If only prices changed, then only those ops are compared with the followed choice, as
+    long as it is certain to be better. If there is no other choice, it ends when all changed ops have run:
+    the rest would be the same.
 
     Args:
       layout: The graph.
@@ -93,7 +95,7 @@ def schedule(
         return count
 
     def list_pair(o, k):
-        """The same with two devices, without branches."""
+        """`list_moves` with two devices, with fewer branches."""
         count, h = 0, 1 - k
         for j in range(input_rows[o], input_rows[o + 1]):
             t = inputs[j & _ID] & _ID
@@ -176,7 +178,7 @@ def schedule(
             owed[c], newest[c], sender[c], senders[c], vague[c] = total, last, source, sources, unsure
 
     def owe_pair(v):
-        """The same with two devices, without branches."""
+        """`owe` on both of two devices, without branches."""
         sum0, sum1, last0, last1 = 0.0, 0.0, NONE, NONE
         for j in range(input_rows[v], input_rows[v + 1]):
             t = inputs[j & _ID] & _ID
@@ -283,6 +285,14 @@ def schedule(
             at = max(at, clock[k] + owed[c])
         return at
 
+    def place_of_bit(bit):
+        """The place of a bit among 32, without branches."""
+        low, high = (bit & 0xAAAAAAAA) != 0, (bit & 0xCCCCCCCC) != 0
+        return (
+            1 * low + 2 * high + 4 * ((bit & 0xF0F0F0F0) != 0)
+            + 8 * ((bit & 0xFF00FF00) != 0) + 16 * ((bit & 0xFFFF0000) != 0)
+        )  # fmt: skip
+
     def cost_of(c, k):
         """The rule's cost of a ready op on device ``k``, or a lower bound if several devices send."""
         # Without branches, which processors would mispredict.
@@ -297,8 +307,7 @@ def schedule(
         return start + waste * (lost + start - now) + behind * now + fixed[c]
 
     def cost_of_pair(c, k, now, there, met):
-        """The same with two devices."""
-        # Products and a table instead of conditions, so that there are no branches.
+        """`cost_of` with two devices, by products and a table instead of conditions: nothing branches."""
         meets = (owed[c] > 0) | (newest[c] >= met)
         start = level[2 * k + meets] + owed[c]
         lost = (start - there) * meets
@@ -306,12 +315,49 @@ def schedule(
         return start + waste * (lost + start - now) + behind * now + fixed[c]
 
     def note(i, score, second, last):
+        """Notes down the comparison of step ``i``."""
         marks[4 * i], marks[4 * i + 1], marks[4 * i + 2] = score, second, last
 
-    def stays_best(i, count, margin):
-        """Whether the next choice is that of the followed schedule; false where this is not certain.
+    def best_of_pair(among, soonest):
+        """``(place in near, device, cost, clock, least cost of the others)`` of the best of all choices.
 
-        Only changed ops are compared with it.
+        There are two devices. The device is -1 if rounding errors decide: then the general loop does.
+        """
+        score0 = score1 = second0 = second1 = np.inf
+        now0, now1, met = clock[0], clock[1], meet[1]
+        level[0], level[1], level[2], level[3] = now0, max(now0, now1), now1, max(now0, now1)
+        for i in range(among):
+            c = 2 * near[i] & _ID
+            mine = cost_of_pair(c, 0, now0, now1, met)
+            second0, score0 = min(second0, max(mine, score0)), min(score0, mine)
+            lowest[2 * i] = mine
+            mine = cost_of_pair(c + 1, 1, now1, now0, met)
+            second1, score1 = min(second1, max(mine, score1)), min(score1, mine)
+            lowest[2 * i + 1] = mine
+        score = min(score0, score1)
+        bits0, bits1 = 1 << among, 1 << among
+        for i in range(among):
+            bits0 |= (lowest[2 * i] == score) << i
+            bits1 |= (lowest[2 * i + 1] == score) << i
+        place0, place1 = place_of_bit(bits0 & -bits0), place_of_bit(bits1 & -bits1)
+        if score1 < score0 or (score1 == score0 and (now1, place1) < (now0, place0)):
+            best, device, first, second = place1, 1, now1, min(score0, second1)
+        else:
+            best, device, first, second = place0, 0, now0, min(second0, score1)
+        v = near[best] & _ID
+        bound_of = max(soonest, release[v]) + behind * soonest + base[v]
+        for i in range(2 * best if bound_of > score else 0):
+            # The general loop would pass over the op.
+            if lowest[i] < bound_of:
+                device = -1
+        if device < 0:
+            score, first, second = np.inf, 0.0, np.inf
+        return best, device, score, first, second
+
+    def stays_best(i, count, margin):
+        """Whether choice ``i`` is certain to be that of the followed schedule, if only prices changed.
+
+        It is compared with the ``count`` changed ops that are ready. The others cost what they did.
         """
         o = path[i] & _ID
         score, second, last = known[4 * i], known[4 * i + 1], known[4 * i + 2]
@@ -333,14 +379,6 @@ def schedule(
                         certain &= (mine > score + margin) & (vague[c] == 0)
         note(i, score, second, last)
         return certain
-
-    def place_of_bit(bit):
-        """The place of a bit among 32, without branches."""
-        low, high = (bit & 0xAAAAAAAA) != 0, (bit & 0xCCCCCCCC) != 0
-        return (
-            1 * low + 2 * high + 4 * ((bit & 0xF0F0F0F0) != 0)
-            + 8 * ((bit & 0xFF00FF00) != 0) + 16 * ((bit & 0xFFFF0000) != 0)
-        )  # fmt: skip
 
     def sort():
         """Sorts the ops by key, from the order of an earlier schedule, and empties the set of ready ops."""
@@ -383,9 +421,11 @@ def schedule(
     # Work that is left, and a bound on the rounding error of sums.
     rest, slack = 0.0, 1e-9 * limit
     # Whether all choices were those of the followed schedule so far, its changed ops that have not run, and
-    # those of them that are ready. As long as none has been ready, nothing is compared: all is quiet.
+    # those of them that are ready. As long as none has been ready, nothing is compared: all is quiet. It
+    # stays quiet as long as the schedule watches those that are ready; only these are in ``near`` then.
+    # Marks are copied from the followed schedule if other ops cost the same there.
     follows, differ, near_differ = counts[FOLLOWED] > 0, 0, 0
-    quiet, watches, copies = follows, counts[FOLLOWED] == 3 and goal == 0, counts[FOLLOWED] > 1
+    quiet, watches, copies = follows, counts[FOLLOWED] == PRICES, counts[FOLLOWED] > REPEATED
     for o in range(n):
         rest += least[o]
         place[o] = bound[o] = -1
@@ -393,10 +433,10 @@ def schedule(
         grouped |= leader[o] != o
         if follows:
             differ += changed[o]
+    watches &= goal == 0 and not grouped
     if goal == 0:
         for i in range(n * d):
             dearest = max(dearest, abs(price[i]))
-        watches &= not grouped
         pairs = d == 2 and not grouped and look < 32
         margin = 1e-12 * ((2 + 2 * waste + behind) * span + weight * lead + dearest)
     # Numbers of ready ops in ``words`` and in ``near``, and of those that have run. The last of these, or -1.
@@ -411,6 +451,7 @@ def schedule(
             release[v] = max(release[v], finish[o])
             fresh[count] = v
             count += waiting[v] == 0
+        # At first, and when comparisons begin, all ready ops are new.
         everything = o < 0
         for turn in range(2):
             if everything:
@@ -470,37 +511,7 @@ def schedule(
             for k in range(1, d):
                 soonest = min(soonest, clock[k])
             if pairs:
-                score0 = score1 = second0 = second1 = np.inf
-                now0, now1, met = clock[0], clock[1], meet[1]
-                level[0], level[1], level[2], level[3] = now0, max(now0, now1), now1, max(now0, now1)
-                for i in range(among):
-                    c = 2 * near[i] & _ID
-                    mine = cost_of_pair(c, 0, now0, now1, met)
-                    second0 = min(second0, max(mine, score0))
-                    score0 = min(score0, mine)
-                    lowest[2 * i] = mine
-                    mine = cost_of_pair(c + 1, 1, now1, now0, met)
-                    second1 = min(second1, max(mine, score1))
-                    score1 = min(score1, mine)
-                    lowest[2 * i + 1] = mine
-                score = min(score0, score1)
-                bits0, bits1 = 1 << among, 1 << among
-                for i in range(among):
-                    bits0 |= (lowest[2 * i] == score) << i
-                    bits1 |= (lowest[2 * i + 1] == score) << i
-                place0, place1 = place_of_bit(bits0 & -bits0), place_of_bit(bits1 & -bits1)
-                one = score1 < score0 or (score1 == score0 and (now1, place1) < (now0, place0))
-                best, device, first = (place1, 1, now1) if one else (place0, 0, now0)
-                second = min(score0, second1) if one else min(second0, score1)
-                v = near[best] & _ID
-                bound_of = max(soonest, release[v]) + behind * soonest + base[v]
-                if bound_of > score:
-                    # If that is a rounding error, the op may be passed over.
-                    for i in range(2 * best):
-                        if lowest[i] < bound_of:
-                            device = -1
-                    if device < 0:
-                        score, first, second = np.inf, 0.0, np.inf
+                best, device, score, first, second = best_of_pair(among, soonest)
             for i in range(0 if device >= 0 else among):
                 v = near[i] & _ID
                 bound_of = max(soonest, release[v]) + behind * soonest + base[v]
