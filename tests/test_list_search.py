@@ -27,7 +27,7 @@ from regal_jax.heuristics.list_scheduling import (
     placement_and_events,
     prices_of,
 )
-from regal_jax.heuristics.list_state import FOLLOWED
+from regal_jax.heuristics.list_state import FOLLOWED, PRICES, RANKS, RUN
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.schedule_peaks import make_room, peaks
 from regal_jax.plan import Objective, Plan, critical_path, replay
@@ -125,15 +125,17 @@ def test_only_schedules_that_are_longer_are_given_up(
     assert whole > 0 if math.isinf(max(state.clock)) else short == 0
 
 
-@settings(max_examples=60)
+@settings(max_examples=100)
 @given(
     instance=instances(max_ops=20),
     rule=st.sampled_from((*TIME_RULES, *MEMORY_RULES)),
-    count=st.integers(0, 3),
+    look=st.sampled_from([1, 3, 32]),
+    kind=st.sampled_from([RANKS, PRICES]),
+    noise=st.sampled_from([1e-15, 0.01, 0.2]),
     seed=seeds,
 )
 def test_following_a_schedule_changes_no_result(
-    instance: tuple[ComputationGraph, Cluster], rule: Rule, count: int, seed: int
+    instance: tuple[ComputationGraph, Cluster], rule: Rule, look: int, kind: int, noise: float, seed: int
 ) -> None:
     graph, cluster = instance
     n, d = graph.num_ops, cluster.num_devices
@@ -141,27 +143,37 @@ def test_following_a_schedule_changes_no_result(
     layout, state = map(for_loops, kernel_arguments(graph, cluster))
     rank = upward_rank(graph, cluster) * (0.5 + rng.random(n))
     price = np.where(rng.random(n * d) < 0.3, rng.random(n * d), 0.0)
-    make = loops(schedule)
+    make, numbers = loops(schedule), dataclasses.replace(rule, look=look).numbers
 
-    def made() -> tuple[list[int], list[list[int]]]:
-        make(layout, state, for_loops(rank), for_loops(price), *rule.numbers, math.inf)
+    def made(follows: int) -> tuple[list[int], list[list[int]]]:
+        state.counts[FOLLOWED] = follows
+        make(layout, state, for_loops(rank), for_loops(price), *numbers, math.inf)
         events = [int(event) for event in state.event[: state.counts[0]] if event < n]
         return events, [part.tolist() for part in placement_and_events(state)]
 
-    path, before = made()
-    changed = rng.random(n) < count / n
-    rank = np.where(changed, rank * rng.random(n), rank)
-    price = np.where(np.repeat(changed, d), rng.random(n * d), price)
-    _, expected = made()
-    # The keys of residents depend on the largest rank.
-    state.changed[:] = (changed | graph.resident).astype(int).tolist()
-    state.path[:], state.homes[:] = path, before[0]
-    state.counts[FOLLOWED] = 1
-    _, found = made()
-    if state.place[path[-1]] < 0:
-        assert expected == before
-    else:
-        assert found == expected
+    path, before = made(0)
+    state.known[:] = state.marks[:]
+    for _ in range(8):
+        state.path[:], state.homes[:] = path, before[0]
+        changed = rng.random(n) < rng.integers(6) / n
+        if kind == RANKS:
+            rank = np.where(changed, rank * (1 - noise * rng.random(n)), rank)
+            # The keys of residents depend on the largest rank.
+            changed |= graph.resident
+        else:
+            other = noise * rank.max() * rng.standard_normal(n * d)
+            price = np.where(np.repeat(changed, d), other, price)
+        state.changed[:] = changed.astype(int).tolist()
+        path, expected = made(0)
+        _, found = made(kind)
+        if state.place[path[-1]] < 0:
+            assert expected == before
+        else:
+            assert found == expected
+        before = expected
+        # The next schedule follows this one.
+        end = 4 * state.counts[RUN]
+        state.known[:end] = state.marks[:end]
 
 
 @settings(max_examples=60)

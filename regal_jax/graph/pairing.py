@@ -20,7 +20,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def once_a_pair(function: _Function) -> _Function:
-    """Caches a function of a graph, a cluster and hashable arguments.
+    """Caches a function of a graph and hashable arguments, a cluster for instance.
 
     The graph keeps the last results; arrays become read-only.
     """

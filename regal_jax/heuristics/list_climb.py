@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.heuristics.list_state import FOLLOWED
+from regal_jax.heuristics.list_state import FOLLOWED, PRICES, RANKS, REPEATED, RUN
 from regal_jax.runtime.compiling import only_borrows
 from regal_jax.runtime.pointers import caller
 
@@ -103,6 +103,7 @@ def climb(
     best_rank, best_price, best_rule, _ = best
     clock, place, held, event, counts = state.clock, state.place, state.held, state.event, state.counts
     path, kept_place, changed = state.path, state.homes, state.changed
+    known, marks = state.known, state.marks
     memory, resident, peak, leader = layout.memory, layout.resident, room.peak, layout.leader
     input_rows, inputs, producer = layout.input_rows, layout.inputs, layout.producer
     after_rows, after = layout.after_rows, layout.after
@@ -252,7 +253,7 @@ def climb(
 
     for s in range(steps):
         u, z = s * draws, s * noises
-        block, wide, exact, tried = False, False, False, s > 0 or not given
+        block, wide, exact, tried, only_prices = False, False, False, s > 0 or not given, True
         if tried:
             for o in range(n):
                 rank[o], changed[o] = kept_rank[o], 0
@@ -269,12 +270,15 @@ def climb(
                 change_block(u)
             else:
                 wide = uniform[u + 7] < chance_of(4, 6, transfer_share)
+                only_prices = uniform[u + 1] < price_share
                 change_numbers(u, z, wide)
         r = 6 * rule[0]
         # Most of a schedule is that of the current one, whose choices need no comparison.
         # The first rule makes every schedule again, unless it was made with a view to memory.
         same_rule = rule[0] == kept_rule[0] or (exact and rules[6 * kept_rule[0] + 5] == 0)
-        counts[FOLLOWED] = tried and same_rule
+        counts[FOLLOWED] = 0
+        if tried and same_rule:
+            counts[FOLLOWED] = REPEATED if exact else (PRICES if only_prices else RANKS)
         # A longer schedule would not be kept, unless the current one does not fit.
         limit = value[1] if value[0] == 0 else np.inf
         _call(schedule, (
@@ -282,7 +286,7 @@ def climb(
             rules[r + 4] > 0, int(rules[r + 5]), limit,
         ), 1)  # fmt: skip
         over, time = 0.0, max(clock)
-        same = counts[FOLLOWED] == 1 and time < np.inf and place[path[n - 1]] < 0
+        same = counts[FOLLOWED] > 0 and time < np.inf and place[path[n - 1]] < 0
         if same:
             over, time = value[0], value[1]
         if limited and not same and (0.0, time) <= (value[0], value[1]):
@@ -305,6 +309,12 @@ def climb(
             for i in range(n * d):
                 kept_price[i] = price[i]
             kept_rule[0] = rule[0]
+            for i in range(n):
+                if i < counts[RUN]:
+                    for j in range(4 * i, 4 * i + 4):
+                        known[j] = marks[j]
+                elif exact:
+                    known[4 * i] = np.inf
         if better:
             for o in range(n):
                 best_rank[o] = rank[o]

@@ -5,7 +5,7 @@ from typing import Any, Final
 import numpy as np
 
 # Numba's caches of earlier versions look for the named tuples here.
-from regal_jax.heuristics.list_state import FOLLOWED, NONE, Layout, State
+from regal_jax.heuristics.list_state import FOLLOWED, NONE, PRICES, REPEATED, RUN, Layout, State
 from regal_jax.runtime.compiling import only_borrows
 
 __all__ = ["Layout", "State", "schedule"]
@@ -27,7 +27,9 @@ def schedule(
     """Takes op after op, each on the device that suits it best at that moment, into ``state``.
 
     With a schedule to follow, choices are compared only where an op that was changed is ready, until the
-    first other choice. If there is none, it ends when all changed ops have run: the rest would be the same.
+    first other choice. If only prices changed, then only those ops are compared with the followed choice, as
+    long as it is certain to be better. If there is no other choice, it ends when all changed ops have run:
+    the rest would be the same.
 
     Args:
       layout: The graph.
@@ -54,7 +56,7 @@ def schedule(
     (
         clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, release,
         begins, owed, newest, sender, senders, vague, fixed, base, pick, lowest, key, ranked, spot, words,
-        near, fresh, event, slot, path, homes, changed, counts,
+        near, fresh, event, slot, path, homes, changed, known, marks, level, counts,
     ) = state  # fmt: skip
     n, d = len(place), len(clock)
     blocks = blocking and d > 1
@@ -90,6 +92,21 @@ def schedule(
                     i -= 1
                 moves[i] = t
                 count += 1
+        return count
+
+    def list_pair(o, k):
+        """`list_moves` with two devices, with fewer branches."""
+        count, h = 0, 1 - k
+        for j in range(input_rows[o], input_rows[o + 1]):
+            t = inputs[j & _ID] & _ID
+            moves[count] = t
+            count += (place[producer[t] & _ID] == h) & (copied[2 * t + k & _ID] == 0)
+        for i in range(1, count if blocking else 0):
+            t, j = moves[i], i
+            while j > 0 and position[producer[moves[j - 1] & _ID] & _ID] > position[producer[t & _ID] & _ID]:
+                moves[j] = moves[j - 1]
+                j -= 1
+            moves[j] = t
         return count
 
     def begin(o, k, count):
@@ -160,7 +177,20 @@ def schedule(
             c = v * d + k & _ID
             owed[c], newest[c], sender[c], senders[c], vague[c] = total, last, source, sources, unsure
 
-    def move(t, k, quiet):
+    def owe_pair(v):
+        """`owe` on both of two devices, without branches."""
+        sum0, sum1, last0, last1 = 0.0, 0.0, NONE, NONE
+        for j in range(input_rows[v], input_rows[v + 1]):
+            t = inputs[j & _ID] & _ID
+            u = producer[t] & _ID
+            h = place[u] & _ID
+            takes, when = time_of(t, h, 1 - h), made[u] - NONE
+            lacks0, lacks1 = h & (copied[2 * t] == 0), (1 - h) & (copied[2 * t + 1] == 0)
+            sum0, sum1 = sum0 + takes * lacks0, sum1 + takes * lacks1
+            last0, last1 = max(last0, NONE + when * lacks0), max(last1, NONE + when * lacks1)
+        owed[2 * v], newest[2 * v], owed[2 * v + 1], newest[2 * v + 1] = sum0, last0, sum1, last1
+
+    def move(t, k, quiet, pairs):
         u = producer[t] & _ID
         h = place[u] & _ID
         copied[t * d + k & _ID] = 1
@@ -177,8 +207,11 @@ def schedule(
             for j in range(after_rows[u], after_rows[u + 1]):
                 v = after[j & _ID] & _ID
                 # What the followed schedule takes next is not compared.
-                if not quiet and waiting[v] == 0 and place[v] < 0:
-                    owe(v, k, k + 1)
+                if (not quiet or changed[v] == 1) and waiting[v] == 0 and place[v] < 0:
+                    if pairs:
+                        owe_pair(v)
+                    else:
+                        owe(v, k, k + 1)
 
     def free(t):
         """Frees all copies of a tensor whose readers have all run, and the original unless it is kept."""
@@ -187,11 +220,11 @@ def schedule(
             if copied[t * d + k] == 1 or (k == home and not keep[t]):
                 held[k] -= size[t]
 
-    def take(o, k, count, start, quiet):
+    def take(o, k, count, start, quiet, pairs):
         """Schedules the transfers that the op needs on device ``k``, then the op."""
         place[o] = bound[leader[o] & _ID] = k
         for i in range(count):
-            move(moves[i] & _ID, k, quiet)
+            move(moves[i] & _ID, k, quiet, pairs)
         finish[o] = clock[k] = start + runtime[o * d + k & _ID]
         made[o] = counts[1]
         happens(o, counts[1])
@@ -223,16 +256,21 @@ def schedule(
                     moved = there + time_of(t, h, k) if h != k else there
                     begins[c] = max(begins[c], moved)
 
-    def enable(v):
+    def enable(v, pairs):
         """Notes down all that the comparison of a ready op needs."""
         arrive(v)
-        owe(v, 0, d if blocks else 0)
+        if pairs and blocks:
+            owe_pair(v)
+        else:
+            owe(v, 0, d if blocks else 0)
         base[v] = np.inf
         for k in range(d):
             c = v * d + k & _ID
             toll = price[c] + (runtime[c] if by_finish else 0.0) - weight * rank[v]
             fixed[c] = toll if allowed[c] else np.inf
             base[v] = min(base[v], fixed[c])
+            if pairs:
+                sender[c], vague[c] = 1 - k, 0
             if not blocks:
                 owed[c], newest[c], sender[c], vague[c] = 0.0, NONE, k, 0
 
@@ -254,6 +292,93 @@ def schedule(
             1 * low + 2 * high + 4 * ((bit & 0xF0F0F0F0) != 0)
             + 8 * ((bit & 0xFF00FF00) != 0) + 16 * ((bit & 0xFFFF0000) != 0)
         )  # fmt: skip
+
+    def cost_of(c, k):
+        """The rule's cost of a ready op on device ``k``, or a lower bound if several devices send."""
+        # Without branches, which processors would mispredict.
+        h, now = sender[c] & _ID, clock[k]
+        there = clock[h]
+        meets = (owed[c] > 0) | (newest[c] >= meet[h * d + k & _ID])
+        start = (max(now, there) if meets else now) + owed[c]
+        lost = start - there if meets else 0.0
+        if vague[c]:
+            start, lost = at_least(c, k), owed[c]
+        start = max(start, begins[c])
+        return start + waste * (lost + start - now) + behind * now + fixed[c]
+
+    def cost_of_pair(c, k, now, there, met):
+        """`cost_of` with two devices, by products and a table instead of conditions: nothing branches."""
+        meets = (owed[c] > 0) | (newest[c] >= met)
+        start = level[2 * k + meets] + owed[c]
+        lost = (start - there) * meets
+        start = max(start, begins[c])
+        return start + waste * (lost + start - now) + behind * now + fixed[c]
+
+    def note(i, score, second, last):
+        """Notes down the comparison of step ``i``."""
+        marks[4 * i], marks[4 * i + 1], marks[4 * i + 2] = score, second, last
+
+    def best_of_pair(among, soonest):
+        """``(place in near, device, cost, clock, least cost of the others)`` of the best of all choices.
+
+        There are two devices. The device is -1 if rounding errors decide: then the general loop does.
+        """
+        score0 = score1 = second0 = second1 = np.inf
+        now0, now1, met = clock[0], clock[1], meet[1]
+        level[0], level[1], level[2], level[3] = now0, max(now0, now1), now1, max(now0, now1)
+        for i in range(among):
+            c = 2 * near[i] & _ID
+            mine = cost_of_pair(c, 0, now0, now1, met)
+            second0, score0 = min(second0, max(mine, score0)), min(score0, mine)
+            lowest[2 * i] = mine
+            mine = cost_of_pair(c + 1, 1, now1, now0, met)
+            second1, score1 = min(second1, max(mine, score1)), min(score1, mine)
+            lowest[2 * i + 1] = mine
+        score = min(score0, score1)
+        bits0, bits1 = 1 << among, 1 << among
+        for i in range(among):
+            bits0 |= (lowest[2 * i] == score) << i
+            bits1 |= (lowest[2 * i + 1] == score) << i
+        place0, place1 = place_of_bit(bits0 & -bits0), place_of_bit(bits1 & -bits1)
+        if score1 < score0 or (score1 == score0 and (now1, place1) < (now0, place0)):
+            best, device, first, second = place1, 1, now1, min(score0, second1)
+        else:
+            best, device, first, second = place0, 0, now0, min(second0, score1)
+        v = near[best] & _ID
+        bound_of = max(soonest, release[v]) + behind * soonest + base[v]
+        for i in range(2 * best if bound_of > score else 0):
+            # The general loop would pass over the op.
+            if lowest[i] < bound_of:
+                device = -1
+        if device < 0:
+            score, first, second = np.inf, 0.0, np.inf
+        return best, device, score, first, second
+
+    def stays_best(i, count, margin):
+        """Whether choice ``i`` is certain to be that of the followed schedule, if only prices changed.
+
+        It is compared with the ``count`` changed ops that are ready. The others cost what they did.
+        """
+        o = path[i] & _ID
+        score, second, last = known[4 * i], known[4 * i + 1], known[4 * i + 2]
+        c = o * d + homes[o] & _ID
+        certain = score < np.inf
+        if changed[o] == 1:
+            score = cost_of(c, homes[o])
+            certain &= (score + margin < second) & (vague[c] == 0)
+        for j in range(count):
+            v = near[j] & _ID
+            certain &= resident[v] <= resident[o]
+            # The ops behind the last one that was compared are not compared now.
+            if certain and resident[v] == resident[o] and (last < 0 or key[v] >= key[int(last) & _ID]):
+                for k in range(d):
+                    c = v * d + k & _ID
+                    mine = cost_of(c, k)
+                    if v != o or k != homes[o]:
+                        second = min(second, mine)
+                        certain &= (mine > score + margin) & (vague[c] == 0)
+        note(i, score, second, last)
+        return certain
 
     def sort():
         """Sorts the ops by key, from the order of an earlier schedule, and empties the set of ready ops."""
@@ -292,13 +417,15 @@ def schedule(
     # Residents come first, so that no other op is put where their memory leaves no room.
     lead = 2 * max(rank) + 1
     # The rounding errors of lower bounds are smaller than this.
-    margin, dearest, grouped = 0.0, 0.0, False
+    margin, dearest, grouped, pairs = 0.0, 0.0, False, False
     # Work that is left, and a bound on the rounding error of sums.
     rest, slack = 0.0, 1e-9 * limit
     # Whether all choices were those of the followed schedule so far, its changed ops that have not run, and
-    # those of them that are ready. As long as none has been ready, nothing is compared: all is quiet.
+    # those of them that are ready. As long as none has been ready, nothing is compared: all is quiet. It
+    # stays quiet as long as the schedule watches those that are ready; only these are in ``near`` then.
+    # Marks are copied from the followed schedule if other ops cost the same there.
     follows, differ, near_differ = counts[FOLLOWED] > 0, 0, 0
-    quiet = follows
+    quiet, watches, copies = follows, counts[FOLLOWED] == PRICES, counts[FOLLOWED] > REPEATED
     for o in range(n):
         rest += least[o]
         place[o] = bound[o] = -1
@@ -306,62 +433,73 @@ def schedule(
         grouped |= leader[o] != o
         if follows:
             differ += changed[o]
-            quiet &= (changed[o] == 0) | (waiting[o] > 0)
+    watches &= goal == 0 and not grouped
     if goal == 0:
         for i in range(n * d):
             dearest = max(dearest, abs(price[i]))
+        pairs = d == 2 and not grouped and look < 32
         margin = 1e-12 * ((2 + 2 * waste + behind) * span + weight * lead + dearest)
     # Numbers of ready ops in ``words`` and in ``near``, and of those that have run. The last of these, or -1.
     # No word before ``word`` has a bit.
     far, few, done, o, word = 0, 0, 0, -1, 0
     # When all changed ops have run, the rest is as before.
     while done < n and not (follows and differ == 0):
-        count, woken = 0, o < 0 and not quiet
+        count = 0
         for j in range(after_rows[max(o, 0)], after_rows[o + 1]):
             v = after[j & _ID] & _ID
             waiting[v] -= 1
             release[v] = max(release[v], finish[o])
-            if waiting[v] == 0:
-                fresh[count] = v
-                count += 1
-                woken |= quiet and changed[v] == 1
-        if woken:
-            # From now on, ready ops are compared.
-            quiet, count = False, 0
-            sort()
-            for v in range(n):
-                if waiting[v] == 0 and place[v] < 0:
-                    fresh[count] = v
-                    count += 1
-        for j in range(0 if quiet else count):
-            v = fresh[j] & _ID
-            enable(v)
-            if follows:
-                near_differ += changed[v]
-            if few == look:
-                w = v
-                if spot[v] < spot[near[few - 1]]:
-                    few -= 1
-                    w = near[few]
-                i = spot[w] & _ID
-                words[i >> 5] |= 1 << (i & 31)
-                word = min(word, i >> 5)
-                far += 1
-                if w == v:
+            fresh[count] = v
+            count += waiting[v] == 0
+        # At first, and when comparisons begin, all ready ops are new.
+        everything = o < 0
+        for turn in range(2):
+            if everything:
+                if not quiet:
+                    sort()
+                count = 0
+                for v in range(n):
+                    if waiting[v] == 0 and place[v] < 0:
+                        fresh[count] = v
+                        count += 1
+            for j in range(count):
+                v = fresh[j] & _ID
+                if quiet and changed[v] == 0:
                     continue
-            i = few
-            while i > 0 and spot[v] < spot[near[i - 1]]:
-                near[i] = near[i - 1]
-                i -= 1
-            near[i] = v
-            few += 1
+                enable(v, pairs)
+                if follows:
+                    near_differ += changed[v]
+                if few == look and not quiet:
+                    w = v
+                    if spot[v] < spot[near[few - 1]]:
+                        few -= 1
+                        w = near[few]
+                    i = spot[w] & _ID
+                    words[i >> 5] |= 1 << (i & 31)
+                    word = min(word, i >> 5)
+                    far += 1
+                    if w == v:
+                        continue
+                i = few
+                while i > 0 and not quiet and spot[v] < spot[near[i - 1]]:
+                    near[i] = near[i - 1]
+                    i -= 1
+                near[i] = v
+                few += 1
+            if turn == 1 or not quiet or few == 0 or (watches and stays_best(done, few, margin)):
+                break
+            # From now on, all ready ops are compared.
+            quiet, everything, few, near_differ = False, True, 0, 0
         # Choices whose cost is known only roughly so far.
         rough, best, device = 0, 0, -1
-        over, more, score, first = 0.0, 0.0, np.inf, 0.0
-        if follows and near_differ == 0:
+        over, more, score, first, second = 0.0, 0.0, np.inf, 0.0, np.inf
+        if quiet or (follows and near_differ == 0):
             device = homes[path[done]]
             while not quiet and near[best] != path[done]:
                 best += 1
+            if not quiet or few == 0:
+                i = 4 * done
+                note(done, known[i] if copies else np.inf, known[i + 1], known[i + 2])
         else:
             among = few
             if resident[near[0]]:
@@ -372,9 +510,13 @@ def schedule(
             soonest = clock[0]
             for k in range(1, d):
                 soonest = min(soonest, clock[k])
-            for i in range(among):
+            if pairs:
+                best, device, score, first, second = best_of_pair(among, soonest)
+            for i in range(0 if device >= 0 else among):
                 v = near[i] & _ID
-                if goal == 0 and max(soonest, release[v]) + behind * soonest + base[v] > score:
+                bound_of = max(soonest, release[v]) + behind * soonest + base[v]
+                if goal == 0 and bound_of > score:
+                    second = min(second, bound_of)
                     continue
                 at = bound[leader[v] & _ID] if grouped else -1
                 for k in range(d):
@@ -386,16 +528,7 @@ def schedule(
                             pick[2 * rough], pick[2 * rough + 1], lowest[rough] = i, k, -np.inf
                             rough += 1
                         continue
-                    # Without branches, which processors would mispredict.
-                    h = sender[c] & _ID
-                    there = clock[h]
-                    meets = (owed[c] > 0) | (newest[c] >= meet[h * d + k & _ID])
-                    start = (max(now, there) if meets else now) + owed[c]
-                    lost = start - there if meets else 0.0
-                    if vague[c]:
-                        start, lost = at_least(c, k), owed[c]
-                    start = max(start, begins[c])
-                    mine = start + waste * (lost + start - now) + behind * now + fixed[c]
+                    mine = cost_of(c, k)
                     if vague[c]:
                         if allowed[c]:
                             pick[2 * rough], pick[2 * rough + 1], lowest[rough] = i, k, mine - margin
@@ -403,9 +536,12 @@ def schedule(
                                 low, least_rough = lowest[rough], rough
                             rough += 1
                         continue
+                    second = min(second, max(mine, score))
                     better = (mine < score) | ((mine == score) & (now < first))
                     best, device = (i if better else best), (k if better else device)
                     score, first = (mine if better else score), (now if better else first)
+            last = -1 if far == 0 else near[few - 1]
+            note(done, score if rough == 0 else np.inf, second, last)
             if rough > 1:
                 # The least bound comes first.
                 j = 2 * least_rough
@@ -424,14 +560,19 @@ def schedule(
                     continue
                 i, k = pick[2 * turn], pick[2 * turn + 1] & _ID
                 o = near[i & _ID] & _ID
-            lacks = goal > 0 or (blocks and (quiet or newest[o * d + k & _ID] > NONE))
-            count = list_moves(o, k) if lacks else 0
+            lacks = goal > 0 or (blocks and newest[o * d + k & _ID] > NONE)
+            if quiet:
+                lacks = known[4 * done + 3] > 0
+            count = 0
+            if lacks:
+                count = list_pair(o, k) if pairs else list_moves(o, k)
             start, lost = begin(o, k, count)
             need, grown = 0, 0
             if goal > 0:
                 need, grown = needs(o, k, count)
             if taken:
-                take(o, k, count, start, quiet)
+                marks[4 * done + 3] = count
+                take(o, k, count, start, quiet, pairs)
                 if goal > 0:
                     remember(o, k, need)
                 continue
@@ -461,7 +602,11 @@ def schedule(
                     clock[k] = np.inf
                 break
         if quiet:
-            continue
+            best = 0
+            while best < few and near[best] != o:
+                best += 1
+            if best == few:
+                continue
         few -= 1
         for i in range(best, few):
             near[i] = near[i + 1]
@@ -472,4 +617,5 @@ def schedule(
             words[word] -= i
             near[few] = ranked[32 * word + place_of_bit(i)]
             few, far = few + 1, far - 1
+    counts[RUN] = done
     return state

@@ -312,6 +312,9 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
         path=ids(n),
         homes=ids(n),
         changed=ids(n),
-        counts=ids(3),
+        known=np.zeros(4 * n),
+        marks=np.zeros(4 * n),
+        level=np.zeros(4),
+        counts=ids(4),
     )
     return layout_of(graph, cluster), state

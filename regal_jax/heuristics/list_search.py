@@ -344,9 +344,10 @@ class ListSearchRun(HostSearch):
         ends = self.evaluations + made
         # The value of the current schedule never becomes worse, so that the last one tells of all.
         if made and (float(values[2 * made - 2]), float(values[2 * made - 1])) < self._least:
-            for i in range(made):
-                self.evaluations += 1
-                self.improves((float(values[2 * i]), float(values[2 * i + 1])))
+            each, before = np.reshape(values[: 2 * made], (made, 2)), self.evaluations
+            for i in (0, *(1 + np.flatnonzero((each[1:] != each[:-1]).any(axis=1)))):
+                self.evaluations = before + int(i) + 1
+                self.improves((float(each[i, 0]), float(each[i, 1])))
         self.evaluations = ends
         return made
 

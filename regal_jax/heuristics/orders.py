@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.graph import ComputationGraph
+from regal_jax.graph import ComputationGraph, once_a_pair
 from regal_jax.heuristics.links import Links
 from regal_jax.runtime.compiling import run_loops
 from regal_jax.runtime.interrupts import check_interrupt
@@ -38,11 +38,13 @@ def _kahn(links: Links, key: Callable[[int, int], Any]) -> np.ndarray:
     return np.array(order, dtype=np.int64)
 
 
+@once_a_pair
 def bfs_order(graph: ComputationGraph) -> np.ndarray:
     """Takes the op that has been ready for longest."""
     return _kahn(Links.of(graph), lambda step, _: step)
 
 
+@once_a_pair
 def dfs_order(graph: ComputationGraph) -> np.ndarray:
     """Takes the op that became ready last."""
     return dfs(Links.of(graph))
@@ -68,6 +70,7 @@ def random_order(graph: ComputationGraph, seed: int = 0) -> np.ndarray:
     return _kahn(Links.of(graph), lambda _, o: keys[o])
 
 
+@once_a_pair
 def lpmf_order(graph: ComputationGraph) -> np.ndarray:
     """Least peak memory first, as in PyTorch Inductor (torch/_inductor/memory.py).
 

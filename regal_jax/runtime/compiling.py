@@ -236,8 +236,10 @@ def _lists(argument: Any) -> Any:
 
 def for_loops(argument: Any) -> Any:
     """An argument of `loops`: a copy of one fixed kind, so that one compilation suffices, or lists."""
-    if not usable():
-        return _lists(argument)
-    if isinstance(argument, tuple):
-        return type(argument)(*map(for_loops, argument))
-    return argument.copy() if isinstance(argument, np.ndarray) else argument
+    return _copies(argument) if usable() else _lists(argument)
+
+
+def _copies(argument: Any) -> Any:
+    if isinstance(argument, np.ndarray):
+        return argument.copy()
+    return type(argument)(*map(_copies, argument)) if isinstance(argument, tuple) else argument

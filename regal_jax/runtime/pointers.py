@@ -5,12 +5,18 @@ compiled twice. A function that gets the other one's address as an argument is c
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
+
+import numpy as np
 
 from regal_jax.runtime import compiling
 from regal_jax.runtime.interrupts import uninterrupted
 
 __all__ = ["address_of", "call", "caller"]
+
+
+_addresses: Final[dict[Callable[..., Any], dict[Any, int]]] = {}
+"""Function -> kinds of arguments -> address."""
 
 
 def caller() -> Callable[[Any, tuple[Any, ...], int], Any]:
@@ -45,6 +51,23 @@ def call(function: Callable[..., Any], arguments: tuple[Any, ...], returned: int
 
 
 def _address(function: Callable[..., Any], returned: int, arguments: tuple[Any, ...]) -> int:
+    kept = _addresses.setdefault(function, {})
+    kind = _kind(arguments)
+    if kind not in kept:
+        kept[kind] = _compiled_address(function, returned, arguments)
+    return kept[kind]
+
+
+def _kind(argument: Any) -> Any:
+    """What decides on the compiled version, at a fraction of the cost of Numba's own types."""
+    if isinstance(argument, np.ndarray):
+        return argument.dtype.char, argument.ndim
+    if isinstance(argument, tuple):
+        return type(argument), *map(_kind, argument)
+    return type(argument)
+
+
+def _compiled_address(function: Callable[..., Any], returned: int, arguments: tuple[Any, ...]) -> int:
     from numba import typeof  # pyright: ignore[reportPrivateImportUsage]
 
     dispatcher, kinds = compiling.compiled(function), tuple(map(typeof, arguments))
