@@ -43,7 +43,7 @@ TWO = Cluster.uniform(2, transfer="blocking")
 COSTLY = "blocking:latency=25us"
 """A transfer takes about half of a mean runtime of a synthetic graph."""
 refinements = st.builds(
-    ListSearchConfig, refine_after=st.integers(0, 30), refine_share=st.sampled_from([0.0, 0.5, 1.0])
+    ListSearchConfig, places_after=st.integers(0, 30), place_share=st.sampled_from([0.0, 0.5, 1.0])
 )
 
 
@@ -317,7 +317,7 @@ def test_the_scale_of_transfers() -> None:
 def _best_values(transfer: str, share: float) -> list[list[float]]:
     """For four graphs, the best makespans of 600 schedules, without the changes for the first 200 of them."""
     cluster = Cluster.uniform(4, transfer=transfer)
-    config = ListSearchConfig(refine_after=200, refine_share=share)
+    config = ListSearchConfig(places_after=200, place_share=share)
     values = []
     for seed in range(4):
         search = ListSearchRun(generate("erdos-renyi", 60, seed), cluster, 0, config)
@@ -356,8 +356,8 @@ def test_the_time_of_transfers_of_inputs() -> None:
         ("price_share", 1.5),
         ("other_rule", "often"),
         ("transfer_share", math.inf),
-        ("refine_after", -1),
-        ("refine_share", 1.01),
+        ("places_after", -1),
+        ("place_share", 1.01),
     ],
 )
 def test_impossible_settings(field: str, value: object) -> None:

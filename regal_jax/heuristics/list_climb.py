@@ -67,7 +67,7 @@ Attributes:
 @only_borrows
 def climb(
     schedule: Any, peaks: Any, layout: Any, state: Any, room: Any, space: Any, trial: Any, now: Any,
-    best: Any, paid: Any, uniform: Any, normal: Any, values: Any, refine: float, given: bool, goal: float,
+    best: Any, paid: Any, uniform: Any, normal: Any, values: Any, places: float, given: bool, goal: float,
 ) -> int:  # fmt: skip
     """Hill climbing: changes the current schedule, and keeps the result if it is no worse.
 
@@ -87,7 +87,7 @@ def climb(
       uniform: ``[S * U]`` from [0, 1), of ``S`` changes.
       normal: ``[S * Z]``.
       values: ``[2 * S]``, set to the value of ``now`` after each change.
-      refine: Initial probability that a change is one of the current schedule itself.
+      places: Initial probability that a change is one of the current schedule itself.
       given: Whether ``trial`` is the first schedule to try, rather than a change of ``now``.
       goal: The loop ends at a schedule with at most this makespan.
 
@@ -260,7 +260,7 @@ def climb(
             for i in range(n * d):
                 price[i] = kept_price[i]
             rule[0] = kept_rule[0]
-            share = chance_of(8, 10, refine) if refine > 0 else 0.0
+            share = chance_of(8, 10, places) if places > 0 else 0.0
             exact = uniform[u] < share
             # What is left of the number decides between the others.
             block = not exact and d > 1 and (uniform[u] - share) / (1 - share) < chance_of(0, 2, block_share)
@@ -321,7 +321,7 @@ def climb(
             for i in range(n * d):
                 best_price[i] = price[i]
             best_rule[0] = rule[0]
-        if tried and refine > 0:
+        if tried and places > 0:
             i = 8 if exact else 10
             paid[i] += better
             paid[i + 1] += 1

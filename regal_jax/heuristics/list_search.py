@@ -39,7 +39,7 @@ _SHARES: Final = (
     "transfer_share",
     "block_share",
     "largest_block",
-    "refine_share",
+    "place_share",
 )
 _START_RULES: Final = 3
 """Number of rules that are tried with each initial placement."""
@@ -52,8 +52,8 @@ _OPS_IN_PYTHON: Final = 10_000
 """The same where Numba does not compile the loops."""
 _PRIOR: Final = 20
 """Tries of each kind of change that are assumed at first."""
-_REFINED: Final = 3
-"""Fewest devices on which the current schedule itself changes, see docs/ablations.md."""
+_LIMITED_PLACES: Final = 3
+"""Fewest devices on which places change where memory is limited, see docs/ablations.md."""
 _IN_ORDER: Final = 0
 """A rule that takes ops by rank alone."""
 _FIT: Final = next(rule for rule in MEMORY_RULES if rule.goal == "fit")
@@ -80,9 +80,10 @@ class ListSearchConfig:
         prices. It is then adapted to the rate at which either has improved the schedule.
       largest_block: Largest number of ops in a block, as a share of all.
       look: Largest number of ready ops that the rules compare.
-      refine_after: Schedules after which the current schedule itself changes as well, on three or more
-        devices where transfers take time: one op moves to another device, or to another place in the order.
-      refine_share: Probability of such a change from then on. It is adapted like `block_share`.
+      places_after: Schedules after which the current schedule itself changes as well, where transfers take
+        time: one op moves to another device, or to another place in the order. With limited memory this
+        needs three or more devices.
+      place_share: Probability of such a change from then on. It is adapted like `block_share`.
 
     Raises:
       ConfigError: A value is out of range.
@@ -98,15 +99,15 @@ class ListSearchConfig:
     block_share: float = 0.5
     largest_block: float = 0.25
     look: int = 8
-    refine_after: int = 1000
-    refine_share: float = 0.7
+    places_after: int = 1000
+    place_share: float = 0.7
 
     def __post_init__(self) -> None:
         for name in ("ranks", "prices", "look"):
             value = check_setting(type(self).__name__, name, getattr(self, name), 1)
             object.__setattr__(self, name, value)
-        after = check_setting(type(self).__name__, "refine_after", self.refine_after, 0)
-        object.__setattr__(self, "refine_after", after)
+        after = check_setting(type(self).__name__, "places_after", self.places_after, 0)
+        object.__setattr__(self, "places_after", after)
         shares = tuple((name, 1.0) for name in _SHARES)
         for name, most in (("rank_noise", math.inf), ("price_noise", math.inf), *shares):
             given = getattr(self, name)
@@ -126,15 +127,15 @@ class ListSearchConfig:
 class ListSearchRun(HostSearch):
     """Hill climbing for the makespan, from list schedule to list schedule.
 
-    A list schedule is hard to improve by moving single ops: with blocking transfers, an op that changes its
-    device alone needs a rendezvous of its own. The search therefore perturbs the numbers that the schedule is
-    made from. A few ops get other ranks, or other prices on the devices, and list scheduling makes a new
-    schedule. Where transfers take long, an op that changes its device alone usually runs later. A
-    perturbation may therefore also move a block of ops to one device, by prohibitive prices on all others.
-    On three or more devices it may later also repeat the current schedule but for the device of one op, or
-    its place in the order. The kind of perturbation that has improved the schedule more often is tried more
-    often. A schedule is kept if it is no longer than the one before. One that fits the memory is better than
-    any that does not.
+    A list schedule is hard to improve by moving single ops: with blocking transfers, an op that changes
+    its device alone needs a rendezvous of its own. The search therefore perturbs the numbers that the
+    schedule is made from. A few ops get other ranks, or other prices on the devices, and list scheduling
+    makes a new schedule. Where transfers take long, an op that changes its device alone usually runs
+    later. A perturbation may therefore also move a block of ops to one device, by prohibitive prices on
+    all others. Later it may also repeat the current schedule but for the device of one op, or its place
+    in the order. The kind of perturbation that has improved the schedule more often is tried more often.
+    A schedule is kept if it is no longer than the one before. One that fits the memory is better than any
+    that does not.
 
     The search begins with every rule under the graph's own ranks. A few rules are also tried on the plans
     that it is given, and on partitions of the graph for 2, 4, 8, ... and all devices. Times and peaks are
@@ -191,8 +192,9 @@ class ListSearchRun(HostSearch):
         self._weighs: Any = 0
         if self._space.limited:
             self._weighs = address_of(peaks, 2, self._layout, self._state, self._room)
-        pays = cluster.num_devices >= _REFINED and bool(self._transfer_times().any())
-        self._refine_share = self._config.refine_share if pays else 0.0
+        pays = not self._space.limited or cluster.num_devices >= _LIMITED_PLACES
+        pays = pays and bool(self._transfer_times().any())
+        self._place_share = self._config.place_share if pays else 0.0
         self._paid = for_loops(np.array([1.0, _PRIOR] * 6))
         self._normals = self.random.spawn(1)[0]
         self._draws = _Draws(np.zeros((0, 1)), np.zeros((0, 1)))
@@ -315,7 +317,7 @@ class ListSearchRun(HostSearch):
             self._draws = self._drawn()
         ops = _OPS_AT_ONCE if usable() else _OPS_IN_PYTHON
         count = min(most, max(1, ops // self.graph.num_ops))
-        before = self._config.refine_after - self.evaluations
+        before = self._config.places_after - self.evaluations
         count = min(count, before) if before > 0 else count
         made = self._advance(_Draws(*(draws[:count] for draws in self._draws)), goal, given=False)
         self._draws = _Draws(*(draws[made:] for draws in self._draws))
@@ -333,13 +335,13 @@ class ListSearchRun(HostSearch):
     def _advance(self, draws: "_Draws", goal: float, *, given: bool) -> int:
         """Makes a schedule for each row of ``draws``, or fewer; returns how many."""
         values = for_loops(np.zeros(2 * len(draws.uniform)))
-        refine = self._refine_share if self.evaluations >= self._config.refine_after else 0.0
+        places = self._place_share if self.evaluations >= self._config.places_after else 0.0
         made = self._climb(
             *(self._makes, self._weighs),
             *(self._layout, self._state, self._room, self._space),
             *(self._trial, self._now, self._best, self._paid),
             *(for_loops(rows.ravel()) for rows in draws),
-            *(values, refine, given, goal),
+            *(values, places, given, goal),
         )
         ends = self.evaluations + made
         # The value of the current schedule never becomes worse, so that the last one tells of all.
