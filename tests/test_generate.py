@@ -107,9 +107,10 @@ def test_the_replay_of_its_events_gives_its_times_and_peaks(devices):
     equal()
 
 
+# By default, transfers that do not block are tested above.
 @pytest.mark.parametrize(
     ("devices", "transfer"),
-    [(2, "blocking"), pytest.param(4, "blocking", marks=pytest.mark.slow), (3, "delay")],
+    [(2, "blocking"), *(pytest.param(*c, marks=pytest.mark.slow) for c in ((4, "blocking"), (3, "delay")))],
 )
 def test_larger_graphs(devices, transfer):
     rng = np.random.default_rng([7, devices])

@@ -149,7 +149,13 @@ def mixed_batch(transfer: str, devices: int = 3):
     return graphs, [random_cluster(rng, devices, transfer) for _ in graphs]
 
 
-@pytest.mark.parametrize("transfer", ["blocking", "delay"])
+# By default, `test_larger_graphs_and_queues_of_more_levels` has transfers that do not block.
+every_transfer = pytest.mark.parametrize(
+    "transfer", ["blocking", pytest.param("delay", marks=pytest.mark.slow)]
+)
+
+
+@every_transfer
 def test_company_and_padding_change_nothing(run, transfer):
     graphs, clusters = mixed_batch(transfer)
     problem = make_problem(graphs, clusters)
@@ -285,7 +291,7 @@ def test_one_trace_a_bucket():
         traced(problem, random_genes(problem, np.random.default_rng(seed)))
 
 
-@pytest.mark.parametrize("transfer", ["blocking", "delay"])
+@every_transfer
 @pytest.mark.parametrize("implementation", ["xla", "host"])
 def test_what_is_not_asked_for_is_absent(implementation, transfer):
     graphs, clusters = mixed_batch(transfer)
