@@ -132,7 +132,7 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: RANK.get(item.path.stem, len(RANK)))
 
 
-STORED = {"test_programs", "test_search_conformance", "test_solvers", "test_traced"}
+STORED = {"test_programs", "test_solvers", "test_traced"}
 """Files whose programs are also stored before they are lowered, as those of users are."""
 
 

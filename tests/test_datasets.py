@@ -21,7 +21,14 @@ def test_a_seed_makes_one_graph(family, n):
     assert (graph.edge_producer < graph.edge_op).all()
 
 
-@pytest.mark.parametrize("family", PLAIN_SHAPES)
+# All of these families have their costs from one function.
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=() if family in ("erdos-renyi", "layered") else pytest.mark.slow)
+        for family in PLAIN_SHAPES
+    ],
+)
 def test_costs_are_whole_and_follow_the_recipe(family):
     graph = generate(family, 5000, 1)
     for costs in (graph.runtime, graph.tensor_bytes):

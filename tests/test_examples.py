@@ -11,6 +11,7 @@ import pytest
 
 from regal_jax.errors import ConfigError
 from regal_jax.examples import DEFAULT_EXAMPLE, EXAMPLES, kept, kept_example, load_example
+from regal_jax.examples.registry import Example
 from regal_jax.graph import Cluster
 from regal_jax.plan import Objective, Plan, insert_transfers, lower_bound
 
@@ -26,20 +27,43 @@ PARAMETERS = {
 }
 
 
+# "moe-small" has the same blocks as "moe", fewer and narrower ones.
+every_example = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name == "moe" else ()) for name in EXAMPLES]
+)
+BUILD = Example.build
+
+
+class Graphs(dict):
+    """The graph of each example, made when it is first needed."""
+
+    def __missing__(self, name):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Example, "build", built)
+            # As the command loads them, so that tests in other processes need not trace them again.
+            self[name] = kept_example(name)
+        return self[name]
+
+
 @pytest.fixture(scope="module")
 def graphs():
-    # As the command loads them, so that tests in other processes need not trace them again.
-    return {name: kept_example(name) for name in EXAMPLES}
+    return Graphs()
+
+
+@functools.cache
+def built(example, batch_size=None):
+    """The training step, which takes a trace."""
+    return BUILD(example, batch_size)
 
 
 @functools.cache
 def leaves_of(name):
     """The abstract parameters of an example, and these with all other leaves that stay on the devices."""
-    step = EXAMPLES[name].build()
+    step = built(EXAMPLES[name], None)
     return jax.tree.leaves(step.args[0]), jax.tree.leaves(step.args[:3])
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@every_example
 def test_resident_bytes_are_those_of_the_abstract_leaves(graphs, name):
     graph, (parameters, leaves) = graphs[name], leaves_of(name)
     resident = [graph.op_kinds[o] == "parameter" for o in graph.tensor_op]
@@ -48,7 +72,7 @@ def test_resident_bytes_are_those_of_the_abstract_leaves(graphs, name):
         assert sum(x.size for x in parameters) == PARAMETERS[name]
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@every_example
 def test_it_runs_on_one_device_and_has_something_to_place_on_two(graphs, name):
     graph = graphs[name]
     placement = np.zeros(graph.num_ops, dtype=int)

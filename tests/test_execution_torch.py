@@ -142,9 +142,10 @@ def test_outputs_and_buffers_are_those_of_the_module(case, devices):
     same(dict(module.named_buffers()), dict(plain.named_buffers()))
 
 
-# A gradient has the ops of the forward pass, too.
+# A gradient has the ops of the forward pass, too. Results and gradients of the first case on one device are
+# compared below.
 @pytest.mark.parametrize("form", [pytest.param("forward", marks=pytest.mark.slow), "gradient"])
-@pytest.mark.parametrize("case", range(len(CASES)))
+@pytest.mark.parametrize("case", [pytest.param(0, marks=pytest.mark.slow), *range(1, len(CASES))])
 def test_every_order_has_the_same_results_bit_for_bit(case, form):
     make, args, kwargs = CASES[case]
     module, _ = twins(make)

@@ -132,7 +132,8 @@ def test_a_loss_of_the_users_own():
     assert "aten.mean" not in kinds(graph)
 
 
-@pytest.mark.parametrize("form", ["gradient", "training-step"])
+# A training step has a gradient.
+@pytest.mark.parametrize("form", [pytest.param("gradient", marks=pytest.mark.slow), "training-step"])
 def test_a_loss_may_close_over_tensors_on_any_device(form):
     def graph(device, labels):
         target, weight = torch.zeros(4, 2, device=device), torch.ones(2, device=device)

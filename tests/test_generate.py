@@ -107,9 +107,10 @@ def test_the_replay_of_its_events_gives_its_times_and_peaks(devices):
     equal()
 
 
+# By default, transfers that do not block are tested above.
 @pytest.mark.parametrize(
     ("devices", "transfer"),
-    [(2, "blocking"), pytest.param(4, "blocking", marks=pytest.mark.slow), (3, "delay")],
+    [(2, "blocking"), *(pytest.param(*c, marks=pytest.mark.slow) for c in ((4, "blocking"), (3, "delay")))],
 )
 def test_larger_graphs(devices, transfer):
     rng = np.random.default_rng([7, devices])
@@ -215,6 +216,12 @@ def test_encode_refuses_a_missing_op():
         encode_schedule(graph, Cluster.uniform(1), np.zeros(3, int), np.array([0, 1]))
 
 
+@jax.jit
+def drawn_around(prior, key):
+    """One individual around a prior."""
+    return draw_schedule(prior, random_keys(key, prior.shapes))
+
+
 @given(instances(), seeds)
 def test_draws_are_near_upward_ranks_and_independent_of_padding(instance, seed):
     graph, cluster = instance
@@ -223,8 +230,7 @@ def test_draws_are_near_upward_ranks_and_independent_of_padding(instance, seed):
     for bucket in (BUCKET, Bucket(16, 36, 80, 66)):
         problem = make_problem([graph], cluster, bucket, 4)
         prior = jax.tree.map(lambda leaf: leaf[0], schedule_prior(problem))
-        uniform = random_keys(jax.random.key(seed), prior.shapes)
-        drawn = np.asarray(draw_schedule(prior, uniform)["rank"])[: graph.num_ops]
+        drawn = np.asarray(drawn_around(prior, jax.random.key(seed))["rank"])[: graph.num_ops]
         wanted = 65535 * rank / (rank.max() or 1)
         assert (np.abs(drawn - wanted) <= 0.035 * 65535 + 1).all()
         found.append(drawn)
@@ -243,7 +249,7 @@ def test_a_policy_proposes_ranks_and_prices():
     def drawn(guide):
         prior = jax.tree.map(lambda leaf: leaf[0], schedule_prior(problem, guide))
         sample = ENCODINGS["schedule"].sampler(problem, prior)
-        return jax.vmap(functools.partial(sample, prior))(keys)
+        return jax.jit(jax.vmap(functools.partial(sample, prior)))(keys)
 
     # 3/4 is half of the way from the upward rank to the farthest rank above it.
     upward = np.asarray(schedule_prior(problem).rank)[0]

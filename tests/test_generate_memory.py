@@ -45,6 +45,9 @@ HOST, XLA = (
 )
 
 
+WISHES = jax.jit(preferences, static_argnums=2)
+
+
 class Reference:
     """One candidate, decoded as docs/design.md says, with the bytes of all moments in lists."""
 
@@ -237,7 +240,7 @@ def limited(problem, share):
 
 
 def check_reference(problem, genes, objective, placement, result):
-    wishes = preferences(problem, genes, objective)
+    wishes = WISHES(problem, genes, objective)
     for p in range(2):
         mine = type(wishes)(*(np.asarray(leaf)[0, p] for leaf in wishes))
         reference = Reference(problem, mine, objective)

@@ -118,7 +118,11 @@ def test_three_hundred_thousand_events(transfer):
         np.testing.assert_array_equal(np.argsort(result.op_position[0, p]), expected)
 
 
-@pytest.mark.parametrize(("graphs", "population"), [(1, 1), (1, 257), (3, 64), (40, 3)])
+# Many candidates of one graph and many graphs; `test_under_vmap` has few of both.
+@pytest.mark.parametrize(
+    ("graphs", "population"),
+    [(1, 257), (40, 3), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 1), (3, 64)))],
+)
 def test_chunks_and_threads_cover_every_candidate_once(graphs, population):
     problem = make_problem(
         [generate("layered", 60 + i, i) for i in range(graphs)], Cluster.uniform(3, 2000, transfer="blocking")

@@ -148,7 +148,7 @@ def shares_of(learner, weights, batch):
     """The frequency of each order of each graph among the samples of the first step."""
     model = learner.model(weights)
     _, draw = jax.random.split(jax.random.fold_in(jax.random.key(3), 0))
-    guide = read(model, encoded(model, batch.inputs), batch.inputs.mask)
+    guide = jax.jit(lambda inputs: read(model, encoded(model, inputs), inputs.mask))(batch.inputs)
     keys = keys_of(draw, batch.identity)
     drawn = np.asarray(sampled_orders(model, batch.problem, guide, keys, learner.config.optimizer.samples))
     for graph, rows in zip(GRAPHS, drawn, strict=True):

@@ -28,7 +28,7 @@ def test_the_first_state_has_the_given_weights(file):
     given, fresh = (Learner(c).init() for c in (config, dataclasses.replace(config, start="")))
     expected = nnx.state(Policy(POLICY, rngs=nnx.Rngs(7)))
     jax.tree.map(np.testing.assert_array_equal, given.policy, expected)
-    same = jax.tree.map(lambda a, b: bool((a == b).all()), given.policy, fresh.policy)
+    same = jax.tree.map(np.array_equal, given.policy, fresh.policy)
     assert not all(jax.tree.leaves(same))
     # Only the weights come from the file.
     jax.tree.map(np.testing.assert_array_equal, given.policy_optimizer, fresh.policy_optimizer)

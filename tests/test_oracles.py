@@ -31,7 +31,9 @@ def whole_number_graph(seed, num_ops):
 
 
 @pytest.mark.parametrize("objective", ["makespan", "peak-memory"])
-@pytest.mark.parametrize("seed", [0, 1, 2, *(pytest.param(s, marks=pytest.mark.slow) for s in range(3, 6))])
+# Seeds 0 and 1 have two devices; by default, orders on one are compared with brute force in
+# test_ordering_beam.py and test_order_search.py.
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(s, marks=pytest.mark.slow) for s in range(2, 6))])
 def test_brute_force_agrees_with_a_long_search(seed, objective):
     rng = np.random.default_rng(seed)
     model = ("blocking", "delay", "free")[seed % 3]

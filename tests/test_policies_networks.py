@@ -176,7 +176,8 @@ def test_padding_and_company_change_nothing(config, one, other):
             )
 
 
-@pytest.mark.parametrize("config", CONFIGS)
+# The third has the network of the first with a round fewer; the test above has it, too.
+@pytest.mark.parametrize("config", [*CONFIGS[:2], pytest.param(CONFIGS[2], marks=pytest.mark.slow)])
 @given(one=instances(devices=[2]), other=instances(devices=[2]))
 def test_company_in_one_program_changes_no_bit(config, one, other):
     (graph, cluster), (second, second_cluster) = one, other

@@ -1,4 +1,4 @@
-"""Functions on several devices: empty arguments are left out, and nothing else changes."""
+"""Several devices: empty arguments are left out, splitting compiles nothing, and nothing else changes."""
 
 import subprocess
 import sys
@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from regal_jax.programs import on_mesh
+from regal_jax.programs import on_mesh, put_spread
 
 AXIS, SAME = "devices", PartitionSpec()
 SPREAD = PartitionSpec(AXIS)
@@ -48,6 +48,34 @@ def test_all_arguments_may_be_empty():
     mesh = Mesh(np.array(jax.devices()[:2]), (AXIS,))
     call = jax.jit(on_mesh(lambda x: x + 1, mesh, SPREAD, SPREAD))
     assert call(jnp.zeros((6, 0))).shape == (6, 0)
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_arrays_and_keys_are_split_as_by_jax_and_without_a_program(count, monkeypatch):
+    sharding = NamedSharding(Mesh(np.array(jax.devices()[:count]), (AXIS,)), SPREAD)
+    tree = {
+        "keys": jax.random.split(jax.random.key(0), 8),
+        "x": jax.device_put(np.arange(24.0, dtype=np.float32).reshape(8, 3)),
+        "none": jax.device_put(np.zeros((8, 0), np.int32)),
+        "host": np.arange(8),
+    }
+    expected = jax.device_put(tree, sharding)
+    compiled = []
+    monkeypatch.setattr(jax._src.compiler, "compile_or_get_cached", lambda *_, **__: compiled.append(0))
+    found = put_spread(tree, sharding)
+    again = put_spread(found, sharding)
+    assert not compiled
+    for name, array in expected.items():
+        for other in (found[name], again[name]):
+            assert (other.dtype, other.sharding) == (array.dtype, array.sharding)
+            shards = zip(other.addressable_shards, array.addressable_shards, strict=True)
+            for mine, theirs in shards:
+                assert mine.device == theirs.device
+                np.testing.assert_array_equal(*map(words_of, (mine.data, theirs.data)))
+
+
+def words_of(array):
+    return jax.random.key_data(array) if jnp.issubdtype(array.dtype, jax.dtypes.prng_key) else array
 
 
 def test_the_process_survives_an_empty_argument():

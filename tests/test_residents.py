@@ -137,7 +137,8 @@ BUCKET = Bucket(ops=12, tensors=36, edges=64, controls=32)
 
 
 @pytest.mark.parametrize("implementation", ["xla", "host"])
-@pytest.mark.parametrize("transfer", ["blocking", "delay", "free"])
+# Transfers that take no time are delays of 0.
+@pytest.mark.parametrize("transfer", ["blocking", "delay", pytest.param("free", marks=pytest.mark.slow)])
 def test_simulators_equal_a_recount(implementation, transfer):
     run = jax.jit(lambda problem, decisions: simulate(problem, decisions, implementation=implementation))
 

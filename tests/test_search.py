@@ -72,8 +72,9 @@ def test_expand_is_the_generator_of_jax():
 @pytest.mark.parametrize("n", [0, 1, 2, 7])
 def test_expand_padded_begins_with_the_unpadded(n):
     seeds = jax.random.bits(jax.random.key(0), (4, 2), jnp.uint32)
-    assert expand(seeds, (n, 3)).shape == (4, n, 3)
-    np.testing.assert_array_equal(expand(seeds, (n, 3)), expand(seeds, (n + 9, 3))[:, :n])
+    draw = jax.jit(expand, static_argnums=1)
+    assert draw(seeds, (n, 3)).shape == (4, n, 3)
+    np.testing.assert_array_equal(draw(seeds, (n, 3)), np.asarray(draw(seeds, (n + 9, 3)))[:, :n])
 
 
 def test_streams_and_leaves_differ():
@@ -229,7 +230,14 @@ def test_children_inherit_from_the_elite_with_the_elite_bias(rho):
     assert children.max() > 90
 
 
-@pytest.mark.parametrize("bias", list(BiasFunction))
+# The weights of the others are checked above; searches take them from the same table.
+@pytest.mark.parametrize(
+    "bias",
+    [
+        pytest.param(bias, marks=() if bias in ("constant", "exponential") else pytest.mark.slow)
+        for bias in BiasFunction
+    ],
+)
 def test_bias_functions_decide_which_parent_a_gene_comes_from(bias):
     config = BrkgaConfig(parents=5, elite_parents=2, bias=bias)
     weights = bias.weights(5)
@@ -670,7 +678,9 @@ def count_genes(problem, genes):
     return jnp.full(genes.shape[:2], math.prod(genes.shape[2:]), jnp.float32)
 
 
-@pytest.mark.parametrize("shape", [(0,), (1,), (0, 2), (2, 0)])
+@pytest.mark.parametrize(
+    "shape", [(1,), (0, 2), *(pytest.param(s, marks=pytest.mark.slow) for s in ((0,), (2, 0)))]
+)
 def test_tiny_chromosomes(shape):
     config = BrkgaConfig(population=5, elites=2, mutants=1, islands=2, exchange_every=1, restart_after=20)
     warm = WarmStart(jnp.zeros((2, 3, *shape), U16), jnp.array([3, 0], jnp.int32))

@@ -88,8 +88,13 @@ SEARCHERS = {name: BrkgaSearcher(distance, SAMPLE, config, Redraw()) for name, c
 every_searcher = pytest.mark.parametrize(
     "searcher",
     [
-        # "annealing" differs from it in numbers alone.
-        pytest.param(searcher, id=name, marks=pytest.mark.slow if name == "cool annealing" else ())
+        # "annealing" differs from one in numbers alone. The other two are "classic" without elites and
+        # "annealing" without a temperature; test_solvers.py searches with them by default.
+        pytest.param(
+            searcher,
+            id=name,
+            marks=pytest.mark.slow if name in ("cool annealing", "random search", "local search") else (),
+        )
         for name, searcher in SEARCHERS.items()
     ],
 )

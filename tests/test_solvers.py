@@ -65,6 +65,13 @@ OF_ORDERS = ("order-search", "approximate-dp", "depth-first-dp", "random-orders"
 OBJECTIVES = dict.fromkeys(("peak-search", *OF_ORDERS), Objective.PEAK_MEMORY)
 SEARCHES = [name for name, entry in solvers().items() if entry.searches]
 QUICK = [name for name in solvers() if name != "cp-sat"]
+SPECIAL = ("random-search", "local-search")
+"""BRKGA without elites, and annealing without a temperature; by default only some tests have them."""
+
+
+def but_special(names):
+    """The names as parameters of a test, of which the special cases are slow."""
+    return [pytest.param(name, marks=pytest.mark.slow if name in SPECIAL else ()) for name in names]
 
 
 def objective_of(name):
@@ -115,7 +122,7 @@ def test_a_name_and_its_value_give_the_same_plan_again(name, graph):
     same(plan, optimize(graph, cluster_of(name), method=solver(name), **options))
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", but_special(SEARCHES))
 def test_never_worse_than_its_warm_starts(name, graph):
     objective, cluster = objective_of(name), cluster_of(name)
     given = optimize(graph, cluster, objective=objective, evaluations=600, seed=7)
@@ -132,7 +139,9 @@ def test_never_worse_than_its_warm_starts(name, graph):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.slow if name in ("gflownet", "topoformer", "beam") else ())
+        pytest.param(
+            name, marks=pytest.mark.slow if name in ("gflownet", "topoformer", "beam", *SPECIAL) else ()
+        )
         for name in QUICK
     ],
 )
@@ -143,7 +152,7 @@ def test_company_changes_nothing(name, graph):
     same(alone, optimize_many([others[0], graph, others[1]], cluster_of(name), **options)[1])
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", but_special(SEARCHES))
 def test_a_target_a_stall_and_a_time_limit_end_it(name, graph):
     options = {"objective": objective_of(name), "method": name, "warm_start": False}
     free = optimize(graph, cluster_of(name), evaluations=150, **options)
@@ -156,7 +165,7 @@ def test_a_target_a_stall_and_a_time_limit_end_it(name, graph):
     assert timed.provenance["evaluations"] < 10**8
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", but_special(QUICK))
 def test_memory_that_never_suffices(name, graph):
     cluster = Cluster.uniform(cluster_of(name).num_devices, 1)
     with pytest.warns(InfeasiblePlanWarning):
@@ -165,7 +174,7 @@ def test_memory_that_never_suffices(name, graph):
     assert not plan.feasible
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", but_special(QUICK))
 def test_one_op_and_no_edge(name):
     for count in (1, 3):
         builder = GraphBuilder("alone")
@@ -179,7 +188,7 @@ def test_one_op_and_no_edge(name):
             plan.verify(graph)
 
 
-@pytest.mark.parametrize("name", SEARCHES)
+@pytest.mark.parametrize("name", but_special(SEARCHES))
 def test_improvements_are_told(name, graph):
     seen = []
     options = {"objective": objective_of(name), "method": name, "evaluations": 150, "warm_start": False}
@@ -190,7 +199,7 @@ def test_improvements_are_told(name, graph):
     assert seen[-1].plan.sort_key == plan.sort_key
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", but_special(QUICK))
 def test_an_interrupt_leaves_a_plan_or_ends_the_call(name, graph):
     def stop(_):
         raise KeyboardInterrupt

@@ -163,8 +163,7 @@ def nonsense(data):
     [
         cut,
         of_another,
-        lambda data: b"",
-        *(pytest.param(d, marks=pytest.mark.slow) for d in (flipped, calling, nonsense)),
+        *(pytest.param(d, marks=pytest.mark.slow) for d in (lambda data: b"", flipped, calling, nonsense)),
     ],
 )
 def test_a_file_that_is_not_right_is_made_again(damage, kept, folder, exports):

@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from regal_jax.errors import ConfigError
+from regal_jax.programs import put_spread
 
 __all__ = ["AXIS", "everywhere", "mesh_for", "on_this_process", "spread"]
 
@@ -86,7 +87,7 @@ def spread(tree: Any, mesh: Mesh) -> Any:
     """
     sharding = NamedSharding(mesh, PartitionSpec(AXIS))
     if not mesh.is_multi_process:
-        return jax.device_put(tree, sharding)
+        return put_spread(tree, sharding)
     times = mesh.size // len(mesh.local_devices)
 
     def joined(leaf: Any) -> jax.Array:

@@ -1,14 +1,16 @@
-"""Functions that every device of a mesh runs with its own part of the arguments."""
+"""Arrays spread over the devices of a mesh, and functions that every device runs with its own part."""
 
 import itertools
 from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-__all__ = ["on_mesh"]
+__all__ = ["on_mesh", "put_spread"]
 
 
 def on_mesh(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: Any) -> Callable[..., Any]:
@@ -53,3 +55,34 @@ def on_mesh(function: Callable[..., Any], mesh: Mesh, in_specs: Any, out_specs: 
 def _shape(leaf: jax.Array, mesh: Mesh, spec: PartitionSpec) -> tuple[int, ...]:
     """Shape of the part of an array that each device has."""
     return NamedSharding(mesh, spec).shard_shape(leaf.shape)
+
+
+def put_spread(tree: Any, sharding: NamedSharding) -> Any:
+    """`jax.device_put` of arrays that are split among the devices of this process.
+
+    An array on one device passes through the host, since JAX would compile a program that splits it, for each
+    of its shapes.
+    """
+    if sharding.num_devices == 1:
+        return jax.device_put(tree, sharding)
+    leaves, structure = jax.tree.flatten(tree)
+    put = jax.device_put([_on_host(leaf) for leaf in leaves], sharding)
+    return structure.unflatten(map(_as_before, leaves, put))
+
+
+def _on_host(leaf: Any) -> Any:
+    """The array in the memory of the host, unless it is on several devices; of keys, their words."""
+    if isinstance(leaf, jax.Array) and leaf.sharding.num_devices > 1:
+        return leaf
+    return np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf)
+
+
+def _as_before(leaf: Any, put: jax.Array) -> jax.Array:
+    """Keys if ``leaf`` was an array of keys."""
+    if not _is_key(leaf) or _is_key(put):
+        return put
+    return jax.random.wrap_key_data(put, impl=jax.random.key_impl(leaf))
+
+
+def _is_key(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from regal_jax.errors import ConfigError
-from regal_jax.programs import on_mesh, program
+from regal_jax.programs import on_mesh, program, put_spread
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits, interruptible
 from regal_jax.search.config import count_setting
@@ -241,6 +241,8 @@ def run(
         )
     place = None if mesh is None else NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     inputs, ending = _on_device(inputs, place), Status.BUDGET
+    if place is not None:
+        limits, warm = put_spread((limits, warm), place)
     try:
         with first_interrupt_waits() as interrupted:
             state = _begin(searcher, inputs, limits, warm, mesh, generations)
@@ -283,7 +285,7 @@ def _on_device(inputs: Inputs, place: NamedSharding | None) -> Inputs:
     """Moves inputs to the device unless they are there, since a move takes as long as a small search."""
     if place is None and all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(inputs)):
         return inputs
-    return jax.device_put(inputs, place)
+    return jax.device_put(inputs) if place is None else put_spread(inputs, place)
 
 
 def _next_length(done: float, took: float, deadline: Deadline) -> int:
