@@ -109,14 +109,15 @@ class TestContraction:
             assert not any("contracted" in part for part in plan.provenance["parts"])
         assert "contraction" not in optimize(step, cluster, method="brkga", evaluations=100).provenance
 
-    @pytest.mark.parametrize("seed", [0, 1])
-    def test_where_it_does_not_pay_it_costs_little(self, step, seed):
-        options = {"evaluations": 2000, "seed": seed}
-        both, without = (
-            optimize(step, Cluster.uniform(2, transfer=FAST), contract=contract, **options)
-            for contract in (None, False)
-        )
-        assert both.makespan <= 1.03 * without.makespan
+    def test_where_it_does_not_pay_it_costs_little(self, step):
+        cluster, ratios = Cluster.uniform(2, transfer=FAST), []
+        for seed in range(3):  # Single seeds differ by several percent, either way.
+            both, without = (
+                optimize(step, cluster, contract=contract, evaluations=2000, seed=seed).makespan
+                for contract in (None, False)
+            )
+            ratios.append(both / without)
+        assert np.mean(ratios) <= 1.03
 
     def test_it_pays(self):
         graph, cluster = load_example("moe-small"), Cluster.uniform(2, transfer=LINK)

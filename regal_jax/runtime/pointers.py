@@ -16,7 +16,7 @@ __all__ = ["address_of", "call", "caller"]
 
 
 _addresses: Final[dict[Callable[..., Any], dict[Any, int]]] = {}
-"""Function -> kinds of arguments -> address."""
+"""Function -> index of the result and kinds of arguments -> address."""
 
 
 def caller() -> Callable[[Any, tuple[Any, ...], int], Any]:
@@ -52,7 +52,7 @@ def call(function: Callable[..., Any], arguments: tuple[Any, ...], returned: int
 
 def _address(function: Callable[..., Any], returned: int, arguments: tuple[Any, ...]) -> int:
     kept = _addresses.setdefault(function, {})
-    kind = _kind(arguments)
+    kind = returned, _kind(arguments)
     if kind not in kept:
         kept[kind] = _compiled_address(function, returned, arguments)
     return kept[kind]
@@ -61,7 +61,7 @@ def _address(function: Callable[..., Any], returned: int, arguments: tuple[Any, 
 def _kind(argument: Any) -> Any:
     """What decides on the compiled version, at a fraction of the cost of Numba's own types."""
     if isinstance(argument, np.ndarray):
-        return argument.dtype.char, argument.ndim
+        return argument.dtype, argument.ndim, argument.flags.c_contiguous
     if isinstance(argument, tuple):
         return type(argument), *map(_kind, argument)
     return type(argument)
