@@ -180,6 +180,7 @@ def mixed(state, x):
     return state, late
 
 
+# By default, two random orders of each program.
 @pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", ["update", "mixed"])
 def test_any_legal_order_gives_equal_results(name, seed):

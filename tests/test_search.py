@@ -678,6 +678,7 @@ def count_genes(problem, genes):
     return jnp.full(genes.shape[:2], math.prod(genes.shape[2:]), jnp.float32)
 
 
+# By default, one gene and none; the other shapes without genes are slow.
 @pytest.mark.parametrize(
     "shape", [(1,), (0, 2), *(pytest.param(s, marks=pytest.mark.slow) for s in ((0,), (2, 0)))]
 )

@@ -163,6 +163,7 @@ def nonsense(data):
     [
         cut,
         of_another,
+        # By default, a file that ends too early, and one of another program.
         *(pytest.param(d, marks=pytest.mark.slow) for d in (lambda data: b"", flipped, calling, nonsense)),
     ],
 )
