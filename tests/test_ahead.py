@@ -211,7 +211,7 @@ def test_the_simulator_is_awaited_by_its_name(monkeypatch):
     awaited = []
     monkeypatch.setattr(host, "await_compiled", awaited.append)
     monkeypatch.setattr(host.jax.ffi, "register_ffi_target", lambda *_, **__: None)
-    monkeypatch.setattr(host, "_registered", set())
+    monkeypatch.setattr(host._registered, "names", set())
     host._register.__wrapped__("simulate", True, False)
     assert awaited == [other for task in guided.tasks() for other in task.others]
 

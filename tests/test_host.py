@@ -23,6 +23,7 @@ from regal_jax.encoding import decode, gene_shapes
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.problem import Bucket, make_problem
+from regal_jax.programs.words import module_word
 from regal_jax.runtime import compiling
 from regal_jax.simulate import generate_kernel, host, host_call, host_kernel, simulate
 
@@ -289,6 +290,14 @@ def test_a_new_process_finds_the_compiled_kernels(tmp_path):
     assert python(code, **environment(tmp_path), **cache) == "1\n1\n"
 
 
+def test_traces_do_not_depend_on_what_is_registered(monkeypatch):
+    before = module_word(host.__name__)
+    monkeypatch.setattr(host._registered, "names", {"another"})
+    assert module_word(host.__name__) == before
+    monkeypatch.setattr(host, "_registered", {"another"})  # As a set it would be another module.
+    assert module_word(host.__name__) != before
+
+
 def test_threads_register_a_variant_once(monkeypatch):
     calls, both = [], threading.Barrier(2, timeout=60)
 
@@ -296,7 +305,7 @@ def test_threads_register_a_variant_once(monkeypatch):
         time.sleep(0.05)
         return 1
 
-    monkeypatch.setattr(host, "_registered", set())
+    monkeypatch.setattr(host._registered, "names", set())
     monkeypatch.setattr(host, "_address", address)
     monkeypatch.setattr(host.jax.ffi, "pycapsule", lambda address: address)
     monkeypatch.setattr(host.jax.ffi, "register_ffi_target", lambda name, *_, **__: calls.append(name))

@@ -8,6 +8,7 @@ import ctypes
 import functools
 import itertools
 import threading
+import types
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -23,8 +24,9 @@ from regal_jax.runtime.compiling import installed
 
 __all__ = ["available", "generate_on_host", "simulate_on_host"]
 
-_registered: Final[set[str]] = set()
-"""Names of the variants that XLA knows."""
+_registered: Final = types.SimpleNamespace(names=set())
+"""``names`` of the variants that XLA knows. They are in an object, since a trace on the disk is only used while
+the values of this module's names are the same (`regal_jax.programs.words`)."""
 _registering: Final = threading.Lock()
 
 
@@ -57,10 +59,10 @@ def _register(kernel: str, transfers: bool, memory: bool, decides: bool = False)
     target = _target(kernel, transfers, memory, decides)
     # Threads that need the same variant at the same time would register it twice, which XLA refuses.
     with _registering:
-        if target not in _registered:
+        if target not in _registered.names:
             address = ctypes.c_void_p(_address(kernel, transfers, memory, decides))
             jax.ffi.register_ffi_target(target, jax.ffi.pycapsule(address), platform="cpu")
-            _registered.add(target)
+            _registered.names.add(target)
     return target
 
 
