@@ -25,7 +25,7 @@ from regal_jax.runtime.compiling import installed
 __all__ = ["available", "generate_on_host", "simulate_on_host"]
 
 _registered: Final = types.SimpleNamespace(names=set())
-"""``names`` of the variants that XLA knows. They are in an object, since a trace on the disk is only used while
+"""``names`` of the variants that XLA knows. They are in an object, since a trace on the disk is only used if
 the values of this module's names are the same (`regal_jax.programs.words`)."""
 _registering: Final = threading.Lock()
 
