@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from benchmarks.table import aligned
-from regal_jax.cli.arguments import count
+from regal_jax.cli.arguments import count, seed
 from regal_jax.experiments.topological_order import SETTINGS, layered_cases
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.ordering.inputs import make_order_inputs
@@ -30,14 +30,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--graphs", type=count, default=4, help="graphs of each size (default 4)")
     parser.add_argument(
         "--first",
-        type=int,
+        type=seed,
         default=200,
         metavar="K",
         help="number of the first graph (default 200)",
     )
     parser.add_argument(
         "--references",
-        type=int,
+        type=seed,
         default=1,
         metavar="R",
         help="graphs of each size, from the first, on which approximate DP runs (default 1; a minute each)",
@@ -63,12 +63,12 @@ def run(args: argparse.Namespace) -> int:
     for ops in args.ops:
         graphs = [graph for _, graph in layered_cases([ops], args.graphs, args.first)]
         clocks, peaks = _references(graphs[: args.references])
+        wall, cpu = np.median(clocks, axis=0) if peaks else (0.0, 0.0)
         if peaks:
-            wall, cpu = np.median(clocks, axis=0)
             rows.append((str(ops), "approximate DP", f"{wall:.2f}", f"{cpu:.2f}", "", "", "0", "1"))
         for weights in args.weights:
             cells = _network(weights, graphs, peaks, args.samples)
-            ratio = f"{np.median(clocks, axis=0)[1] / cells['s']:.3g}" if peaks else ""
+            ratio = f"{cpu / cells['s']:.3g}" if peaks else ""
             gap = f"{cells['gap']:+.2%}" if peaks else ""
             figures = (f"{cells[name]:.4f}" for name in ("s", "processor s", "features s", "together s"))
             rows.append((str(ops), weights, *figures, gap, ratio))
@@ -92,13 +92,12 @@ def _network(
     weights: str, graphs: Sequence[ComputationGraph], peaks: Sequence[float], samples: int
 ) -> dict[str, float]:
     """Medians over graphs: of the best of the samples, of the inputs alone, and of a graph in one batch."""
-    solver = TopoformerSamples(samples, topoformer_of(weights))
-    instances = _instances(graphs)
+    model, instances = topoformer_of(weights), _instances(graphs)
+    solver = TopoformerSamples(samples, model)
     for part in (instances, instances[:1]):  # These calls compile.
         solver.construct_all(part)
     found = [_timed(functools.partial(solver.construct, instance)) for instance in instances]
-    config = topoformer_of(weights).config
-    inputs = [_timed(functools.partial(make_order_inputs, [graph], config))[0] for graph in graphs]
+    inputs = [_timed(functools.partial(make_order_inputs, [graph], model.config))[0] for graph in graphs]
     together = min(_timed(functools.partial(solver.construct_all, instances))[0] for _ in range(3))
     gaps = [plan.objective_value / peak - 1 for (_, _, plan), peak in zip(found, peaks, strict=False)]
     return {
