@@ -8,12 +8,13 @@ import pytest
 from regal_jax.plan import execution
 
 pytest.importorskip("numba")
-from numba.core import analysis, compiler, ir, ssa
+from numba.core import analysis, compiler, ir, postproc, ssa
 
 from regal_jax.runtime.numba_parts import (
     define_in_scopes,
     live_at_entry,
     one_assignment_each,
+    post_processed,
     remembered,
     variables_of,
 )
@@ -44,6 +45,11 @@ def sometimes(x):
     while x > 2:
         y, x = x, y - 1
     return y
+
+
+def counts(n):
+    for i in range(n):
+        yield i * n
 
 
 FUNCTIONS = (nothing, turns, sometimes, execution.execute)
@@ -83,7 +89,7 @@ def test_numba_compiles_with_all_parts_and_keeps_its_own():
     own, used = [getattr(where, name) for where, name, _ in closures._PARTS], []
 
     def noting(name, ours):
-        return lambda *arguments: (used.append(name), ours(*arguments))[1]
+        return lambda *arguments, **options: (used.append(name), ours(*arguments, **options))[1]
 
     with pytest.MonkeyPatch.context() as patch:
         parts = [(where, name, noting(name, ours)) for where, name, ours in closures._PARTS]
@@ -115,18 +121,41 @@ def test_all_variables_are_found_and_defined_in_all_scopes(function):
 def test_only_what_is_told_apart_is_remembered():
     from numba import int64, njit
     from numba.core import types
+    from numba.core.registry import cpu_target
 
     asked = []
 
-    def resolve(context, func, args, kws):
-        asked.append((func, args, kws))
-        return None if func == "nothing" else len(asked)
+    def ask(function, context, args, kws):
+        asked.append((function, args, kws))
+        return None if args == () else len(asked)
 
-    resolved = remembered(resolve)
-    for question in (("getitem", (int64,), {}), (max, (int64, int64), {}), ("nothing", (int64,), {})):
-        assert resolved(None, *question) == resolved(None, *question)
-    assert len(asked) == 3
+    resolved = remembered(ask)
+    ours = cpu_target.typing_context.resolve_value_type(max)
     user = types.Dispatcher(njit(nothing))
-    for question in ((user, (), {}), ("getitem", (int64, 1), {}), ("getitem", (int64,), {"a": int64})):
-        assert resolved(None, *question) < resolved(None, *question)
+    for question in ((ours, (int64,), {}), (ours, (int64, int64), {}), (ours, (), {})):
+        function, args, kws = question
+        assert resolved(function, None, args, kws) == resolved(function, None, args, kws)
+    assert len(asked) == 3
+    for function, args, kws in ((user, (int64,), {}), (ours, (int64, 1), {}), (ours, (int64,), {"a": int64})):
+        assert resolved(function, None, args, kws) < resolved(function, None, args, kws)
     assert len(asked) == 9
+
+
+@pytest.mark.parametrize("dels", [False, True])
+@pytest.mark.parametrize("function", [*FUNCTIONS, counts])
+def test_the_same_blocks_and_deletions_after_a_pass(function, dels):
+    found = []
+    made = compiler.run_frontend(function, inline_closures=True)
+    for block in made.blocks.values():
+        block.body = [each for each in block.body if not isinstance(each, ir.Del)]
+    blocks = made.blocks
+    for run in (postproc.PostProcessor.run, post_processed):
+        made.blocks = copied(blocks)
+        run(postproc.PostProcessor(made), dels)
+        about = made.generator_info and made.generator_info.state_vars
+        lifetime = made.variable_lifetime.deadmaps.combined
+        found.append((read(made.blocks), about, lifetime))
+    assert found[0] == found[1]
+    deleted = [text for lines in found[0][0].values() for text in lines if text.startswith("del ")]
+    assert bool(deleted) == dels
+    assert (found[0][1] is None) == (function is not counts)

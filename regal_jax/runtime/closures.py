@@ -1,4 +1,4 @@
-"""How Numba compiles functions with closures, without the most expensive part of it.
+"""How Numba compiles functions with closures, without the most expensive parts of it.
 
 Numba inlines closures where they are called. It then removes dead code, for which it keeps the sets of all
 names that may stand for the same array. That takes time quadratic in the size of the function, about half of
@@ -11,23 +11,23 @@ import gc
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal
 
-from numba.core import analysis, config, inline_closurecall, ir, ssa, untyped_passes
+from numba.core import analysis, codegen, config, inline_closurecall, ir, postproc, ssa, types, untyped_passes
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
-from numba.core.typing.context import BaseContext
 from numba.core.untyped_passes import InlineClosureLikes
 
 from regal_jax.runtime.numba_parts import (
     define_in_scopes,
     live_at_entry,
     one_assignment_each,
+    post_processed,
     remembered,
     variables_of,
 )
 
 __all__ = ["Compiler", "ScalarCompiler", "remove_closures"]
 
-_resolve_function_type = BaseContext.resolve_function_type
+_get_call_type = types.BaseFunction.get_call_type
 
 
 def _reads(statement: Any) -> Iterator[str]:
@@ -105,10 +105,9 @@ _PARTS: Final = (
     (ssa, "_run_ssa", one_assignment_each),
     (untyped_passes, "fixup_var_define_in_scope", define_in_scopes),
     (ir.Inst, "_rec_list_vars", variables_of),
+    (postproc.PostProcessor, "run", post_processed),
 )
 """What replaces parts of Numba: where, the name there, and ours."""
-for _where, _name, _ in _PARTS:
-    getattr(_where, _name)  # A Numba without one of them compiles as it does by default.
 
 
 class Compiler(CompilerBase):
@@ -116,14 +115,13 @@ class Compiler(CompilerBase):
 
     def compile_extra(self, func: Callable[..., Any]) -> Any:
         """Numba's own method, with the parts in `regal_jax.runtime.numba_parts`."""
-        if BaseContext.resolve_function_type is not _resolve_function_type:
+        if types.BaseFunction.get_call_type is not _get_call_type:
             return super().compile_extra(func)  # Part of another function, whose compilation replaced them.
         with contextlib.ExitStack() as stack:
             stack.enter_context(_without_collection())
             for where, name, ours in _PARTS:
                 stack.enter_context(_replaced(where, name, ours))
-            resolve = remembered(_resolve_function_type)
-            stack.enter_context(_replaced(BaseContext, "resolve_function_type", resolve))
+            stack.enter_context(_replaced(types.BaseFunction, "get_call_type", remembered(_get_call_type)))
             return super().compile_extra(func)
 
     def define_pipelines(self) -> list[Any]:
@@ -136,10 +134,41 @@ class Compiler(CompilerBase):
         return [manager]
 
 
+def _lay_out(library: Any, module: Any) -> None:
+    """Numba's ``_optimize_functions`` without optimisation, which `_optimize_once` repeats."""
+    module.data_layout = library._codegen._data_layout
+
+
+def _optimize_once(library: Any) -> None:
+    """Numba's ``_optimize_final_module`` without its first half, which prepares counts of references."""
+    passes, builder = library._codegen._module_pass_manager()
+    passes.run(library._final_module, builder)
+
+
+def _has_no_array(func_ir: Any) -> None:
+    """Numba's ``_fix_nested_array``, which looks for arrays that the function makes of lists."""
+
+
+_SCALAR_PARTS: Final = (
+    (config, "LOOP_VECTORIZE", 0),
+    (codegen.CPUCodeLibrary, "_optimize_functions", _lay_out),
+    (codegen.CPUCodeLibrary, "_optimize_final_module", _optimize_once),
+    (inline_closurecall, "_fix_nested_array", _has_no_array),
+)
+"""What replaces other parts in functions that make no arrays and count no references."""
+for _where, _name, _ in (*_PARTS, *_SCALAR_PARTS):
+    getattr(_where, _name)  # A Numba without one of them compiles as it does by default.
+
+
 class ScalarCompiler(Compiler):
-    """Without vector instructions for loops, whose preparation takes longer than a few iterations."""
+    """For functions that make no arrays and count no references; their loops have no vector instructions.
+
+    The preparation of such instructions takes longer than a few iterations.
+    """
 
     def compile_extra(self, func: Callable[..., Any]) -> Any:
         """As that of `Compiler`."""
-        with _replaced(config, "LOOP_VECTORIZE", 0):
+        with contextlib.ExitStack() as stack:
+            for where, name, ours in _SCALAR_PARTS:
+                stack.enter_context(_replaced(where, name, ours))
             return super().compile_extra(func)

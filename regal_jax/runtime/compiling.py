@@ -101,7 +101,8 @@ def compiled(function: Callable[..., Any]) -> Any:
     options: dict[str, Any] = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
     options |= _pipeline(vectorizes=not scalar)
     if scalar:
-        options |= _without_counts()
+        # Rewrites unite operations on whole arrays, of which there are none.
+        options |= {"no_rewrites": True, **_without_counts()}
     try:
         return _forgiving(njit(cache=True, **options)(function))
     except RuntimeError:  # There is no folder for the cache.

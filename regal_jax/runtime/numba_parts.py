@@ -4,16 +4,17 @@ Numba visits every statement of a function once for each variable that has sever
 the sets of all variables that may reach a block, and looks up every variable for every block. All three take
 time quadratic in the size of the function. The first needs only the blocks in which the variable occurs, sets
 of bits are united much faster, and most blocks have the same scope. Numba also finds out anew at every call
-of a function which of its variants is called, and looks for variables in all that an instruction consists of.
+of a function which of its variants is called, looks for variables in all that an instruction consists of, and
+lists after every pass the variables that live at the entries of blocks, which only generators need.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from types import BuiltinFunctionType
 from typing import Any, Final, TypeAlias
 
-from numba.core import ir, types
+from numba.core import ir, transforms, types
 from numba.core.analysis import compute_cfg_from_blocks
+from numba.core.postproc import PostProcessor, VariableLifetime
 from numba.core.ssa import (
     _CacheListVars,
     _compute_phi_locations,
@@ -25,6 +26,7 @@ from numba.core.ssa import (
 
 __all__ = ["define_in_scopes", "live_at_entry", "one_assignment_each", "remembered", "variables_of"]
 
+_post_process = PostProcessor.run
 _Names: TypeAlias = Mapping[Hashable, set[str]]
 _PLAIN: Final = frozenset((str, int, bool, float, type(None), ir.Loc, ir.Scope))
 """Kinds of values in which there is no variable."""
@@ -121,6 +123,25 @@ def define_in_scopes(blocks: Mapping[Any, Any]) -> None:
                 scope.localvars.define(variable.name, variable)
 
 
+def post_processed(processor: Any, emit_dels: bool = False, extend_lifetimes: bool = False) -> None:
+    """``PostProcessor.run`` without the variables that live at the entries of blocks, which nothing reads.
+
+    Args:
+      processor: Numba's, of a function that is no generator; other functions are given to its own method.
+      emit_dels: Whether deletions of variables are inserted.
+      extend_lifetimes: Whether they come at the ends of blocks.
+    """
+    function = processor.func_ir
+    if function.is_generator:
+        _post_process(processor, emit_dels, extend_lifetimes)
+        return
+    function.blocks = transforms.canonicalize_cfg(function.blocks)
+    function.variable_lifetime = VariableLifetime(function.blocks)
+    function.generator_info = None
+    if emit_dels:
+        processor._insert_var_dels(extend_lifetimes=extend_lifetimes)
+
+
 def variables_of(instruction: Any, value: Any) -> list[Any]:
     """``Inst._rec_list_vars``: all variables in a value, in its order."""
     kind = type(value)
@@ -140,21 +161,21 @@ def variables_of(instruction: Any, value: Any) -> list[Any]:
     return found
 
 
-def remembered(resolve: Callable[..., Any]) -> Callable[..., Any]:
-    """``BaseContext.resolve_function_type``, which answers the same question once.
+def remembered(ask: Callable[..., Any]) -> Callable[..., Any]:
+    """``BaseFunction.get_call_type``, which answers the same question once.
 
-    Only operators and Numba's own functions of types are remembered: resolving another function also compiles
+    Only operators and Numba's own functions of types are remembered: asking another function also compiles
     it, and equal constants may have different types.
     """
     answers: dict[Any, Any] = {}
 
-    def resolved(context: Any, func: Any, args: Any, kws: Any) -> Any:
-        known = isinstance(func, (str, BuiltinFunctionType, types.Function)) and not kws
+    def asked(function: Any, context: Any, args: Any, kws: Any) -> Any:
+        known = isinstance(function, types.Function) and not kws
         if not known or not all(isinstance(each, types.Type) for each in args):
-            return resolve(context, func, args, kws)
-        question = (context, func, tuple(args))
+            return ask(function, context, args, kws)
+        question = (context, function, tuple(args))
         if question not in answers:
-            answers[question] = resolve(context, func, args, kws)
+            answers[question] = ask(function, context, args, kws)
         return answers[question]
 
-    return resolved
+    return asked
