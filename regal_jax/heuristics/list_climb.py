@@ -35,7 +35,7 @@ _call = caller()
 Space = namedtuple(
     "Space",
     "rank rules orders ranks prices rank_noise price_noise price_share other_rule block_share largest_block "
-    "prohibitive limited transfer_noise transfer_share unit",
+    "prohibitive limited transfer_noise transfer_share unit control_rows controls grouped moves_ops",
 )
 """The distribution of changes.
 
@@ -51,6 +51,9 @@ Attributes:
   transfer_noise: ``[N]``, standard deviations of prices at the scale of transfers.
   transfer_share: As in `ListSearchConfig`; 0 where no transfer takes time.
   unit: Difference between the ranks of ops that are consecutive in a schedule, where ranks repeat its order.
+  control_rows, controls: ``[N + 1]``, ``[C]``, the ops that each op waits for without data.
+  grouped: Whether there are colocation groups.
+  moves_ops: Whether `regal_jax.heuristics.list_moves.move_op` may make changes of the schedule itself.
 """
 
 Recipe = namedtuple("Recipe", "rank price rule value")
@@ -66,21 +69,27 @@ Attributes:
 
 @only_borrows
 def climb(
-    schedule: Any, peaks: Any, layout: Any, state: Any, room: Any, space: Any, trial: Any, now: Any,
-    best: Any, paid: Any, uniform: Any, normal: Any, values: Any, places: float, given: bool, goal: float,
+    schedule: Any, peaks: Any, moves: Any, layout: Any, state: Any, room: Any, steps: Any, other: Any,
+    space: Any, trial: Any, now: Any, best: Any, given: Any, paid: Any, uniform: Any, normal: Any, values: Any, places: float, goal: float,
 ) -> int:  # fmt: skip
     """Hill climbing: changes the current schedule, and keeps the result if it is no worse.
 
     Args:
       schedule: Address of `regal_jax.heuristics.list_kernel.schedule`.
       peaks: Address of `regal_jax.heuristics.schedule_peaks.peaks`; not used where memory is not limited.
+      moves: Address of `regal_jax.heuristics.list_moves.move_op`; not used without `Space.moves_ops`.
       layout: The graph, as `schedule` takes it.
       state: Space for `schedule`; overwritten.
       room: Space for `regal_jax.heuristics.schedule_peaks.peaks`; overwritten.
+      steps: The current schedule, as `move_op` takes it; ``order`` and ``home`` are ``path`` and ``homes`` of
+        ``state``.
+      other: Space for `move_op`.
       space: The distribution of changes.
-      trial: Space for a changed schedule; with ``given`` the first schedule to try.
+      trial: Space for a schedule to try.
       now: The current schedule; its value is infinite if there is none yet.
       best: The best schedule, the first on ties.
+      given: The ``G`` schedules to try at first instead of changes of ``now``, one after another: ranks
+        ``[G * N]``, prices ``[G * N * D]``, rules ``[G]``.
       paid: ``[12]``: for blocks, for numbers, for numbers at the scale of transfers and at their own, for
         changes of the schedule itself, and for all others since these began, the changes that improved the
         schedule and all changes.
@@ -88,7 +97,6 @@ def climb(
       normal: ``[S * Z]``.
       values: ``[2 * S]``, set to the value of ``now`` after each change.
       places: Initial probability that a change is one of the current schedule itself.
-      given: Whether ``trial`` is the first schedule to try, rather than a change of ``now``.
       goal: The loop ends at a schedule with at most this makespan.
 
     Returns:
@@ -96,20 +104,21 @@ def climb(
     """
     (
         base, rules, orders, ranks, prices, rank_noise, price_noise, price_share, other_rule, block_share,
-        largest_block, prohibitive, limited, transfer_noise, transfer_share, unit,
+        largest_block, prohibitive, limited, transfer_noise, transfer_share, unit, _, _, grouped, moves_ops,
     ) = space  # fmt: skip
     rank, price, rule, _ = trial
     kept_rank, kept_price, kept_rule, value = now
     best_rank, best_price, best_rule, _ = best
+    given_rank, given_price, given_rule, _ = given
     clock, place, held, event, counts = state.clock, state.place, state.held, state.event, state.counts
     path, kept_place, changed = state.path, state.homes, state.changed
     known, marks = state.known, state.marks
     memory, resident, peak, leader = layout.memory, layout.resident, room.peak, layout.leader
     input_rows, inputs, producer = layout.input_rows, layout.inputs, layout.producer
-    after_rows, after = layout.after_rows, layout.after
+    after_rows, after, allowed, runtime = layout.after_rows, layout.after, layout.allowed, layout.runtime
     n, d = len(base), len(clock)
-    steps = len(values) // 2
-    draws, noises = len(uniform) // steps, len(normal) // steps
+    tries = len(values) // 2
+    draws, noises = len(uniform) // tries, len(normal) // tries
 
     def chance_of(first, second, share):
         """The probability of the first of two kinds, by how often either has improved the schedule."""
@@ -224,54 +233,100 @@ def climb(
                 found, most = o * d + k, more
         return found
 
-    def change_schedule(u):
-        """Makes the current schedule again by ranks and prices, but for the place of one op."""
-        rule[0] = 0
-        for i in range(n):
-            rank[path[i]] = unit * (n - i)
-        for o in range(n):
-            for h in range(d):
-                price[o * d + h] = 0.0 if h == kept_place[o] else prohibitive
+    def draw_change(u):
+        """Draws the place of one op: ``(op, device, change of its rank)``."""
+        o, far = int(uniform[u + 2] * n), 0.0
+        k = kept_place[o]
         moves = uniform[u + 1] >= _STAYS
-        o = int(uniform[u + 2] * n)
         if moves:
             c = draw_move(u)
             o, k = c // d, c % d
-            for v in range(n):
-                if leader[v] == leader[o]:
-                    changed[v] = 1
-                    for h in range(d):
-                        price[v * d + h] = 0.0 if h == k else prohibitive
         if not moves or uniform[u + 5] < _SHIFTS:
             # The logarithm of the distance is uniform; it is no whole number, so that no ranks are equal.
             far = unit * (max(1.0, _REACH * n) ** uniform[u + 3] + 0.5)
-            rank[o] += far if uniform[u + 4] < 0.5 else -far
+            far = far if uniform[u + 4] < 0.5 else -far
+        return o, k, far
+
+    def repeat_schedule(o, k, far):
+        """Ranks and prices that make the current schedule again, but for the place of one op."""
+        for i in range(n):
+            rank[path[i]] = unit * (n - i)
+        for v in range(n):
+            for h in range(d):
+                price[v * d + h] = 0.0 if h == kept_place[v] else prohibitive
+            if k != kept_place[o] and leader[v] == leader[o]:
+                changed[v] = 1
+                for h in range(d):
+                    price[v * d + h] = 0.0 if h == k else prohibitive
+        if far != 0:
+            rank[o] += far
             changed[o] = 1
             for v in range(n):
                 # Their keys depend on the ranks of all ops.
                 changed[v] |= resident[v]
 
-    for s in range(steps):
+    def may_move(o, k):
+        """Whether the op and its colocation group may run on the device."""
+        return k < d and allowed[o * d + k]
+
+    def note_steps():
+        """Makes the schedule of `move_op` the current one, with the comparisons that the first rule makes."""
+        for i in range(n):
+            o = path[i] = other.order[i]
+            kept_place[o] = other.home[o]
+            score, second = np.inf, np.inf
+            for k in range(d):
+                c = o * d + k
+                cost = price[c] + (runtime[c] if rules[4] > 0 else 0.0) - rules[3] * rank[o]
+                if k == kept_place[o]:
+                    score = steps.begun[i] + cost
+                elif allowed[c]:
+                    second = min(second, cost)
+            known[4 * i], known[4 * i + 1], known[4 * i + 2] = score, second, o
+            known[4 * i + 3] = steps.row[i + 1] - steps.row[i]
+
+    for s in range(tries):
         u, z = s * draws, s * noises
-        block, wide, exact, tried, only_prices = False, False, False, s > 0 or not given, True
+        block, wide, exact, tried, only_prices = False, False, False, s >= len(given_rule), True
+        quick, over, time, same = False, 0.0, np.inf, False
+        # A longer schedule would not be kept, unless the current one does not fit.
+        limit = value[1] if value[0] == 0 else np.inf
         if tried:
-            for o in range(n):
-                rank[o], changed[o] = kept_rank[o], 0
-            for i in range(n * d):
-                price[i] = kept_price[i]
-            rule[0] = kept_rule[0]
             share = chance_of(8, 10, places) if places > 0 else 0.0
             exact = uniform[u] < share
+            for o in range(n):
+                changed[o] = 0
+            for o in range(0 if exact else n):
+                rank[o] = kept_rank[o]
+            for i in range(0 if exact else n * d):
+                price[i] = kept_price[i]
+            rule[0] = kept_rule[0]
             # What is left of the number decides between the others.
             block = not exact and d > 1 and (uniform[u] - share) / (1 - share) < chance_of(0, 2, block_share)
             if exact:
-                change_schedule(u)
+                rule[0] = 0
+                o, k, far = draw_change(u)
+                quick = moves_ops and may_move(o, k)
+                for turn in range(int(steps.result[0]) if quick else 2, 2):
+                    for i in range(n if turn == 0 else 0):
+                        other.order[i], other.home[i] = path[i], kept_place[i]
+                    most = limit if turn == 1 else np.inf
+                    _call(moves, (layout, space, steps, other, o if turn == 1 else -1, k, far, most), 3)
+                    steps.result[0], time = 1.0, other.result[0]
+                if not quick or time <= value[1]:
+                    repeat_schedule(o, k, far)
             elif block:
                 change_block(u)
             else:
                 wide = uniform[u + 7] < chance_of(4, 6, transfer_share)
                 only_prices = uniform[u + 1] < price_share
                 change_numbers(u, z, wide)
+        else:
+            for o in range(n):
+                rank[o] = given_rank[s * n + o]
+            for i in range(n * d):
+                price[i] = given_price[s * n * d + i]
+            rule[0] = given_rule[s]
         r = 6 * rule[0]
         # Most of a schedule is that of the current one, whose choices need no comparison.
         # The first rule makes every schedule again, unless it was made with a view to memory.
@@ -279,14 +334,13 @@ def climb(
         counts[FOLLOWED] = 0
         if tried and same_rule:
             counts[FOLLOWED] = REPEATED if exact else (PRICES if only_prices else RANKS)
-        # A longer schedule would not be kept, unless the current one does not fit.
-        limit = value[1] if value[0] == 0 else np.inf
-        _call(schedule, (
-            layout, state, rank, price, int(rules[r]), rules[r + 1], rules[r + 2], rules[r + 3],
-            rules[r + 4] > 0, int(rules[r + 5]), limit,
-        ), 1)  # fmt: skip
-        over, time = 0.0, max(clock)
-        same = counts[FOLLOWED] > 0 and time < np.inf and place[path[n - 1]] < 0
+        if not quick:
+            _call(schedule, (
+                layout, state, rank, price, int(rules[r]), rules[r + 1], rules[r + 2], rules[r + 3],
+                rules[r + 4] > 0, int(rules[r + 5]), limit,
+            ), 1)  # fmt: skip
+            time = max(clock)
+            same = counts[FOLLOWED] > 0 and time < np.inf and place[path[n - 1]] < 0
         if same:
             over, time = value[0], value[1]
         if limited and not same and (0.0, time) <= (value[0], value[1]):
@@ -298,18 +352,22 @@ def climb(
         if better or (over, time) == (value[0], value[1]):
             value[0], value[1] = over, time
             done = 0
-            for i in range(0 if same else counts[0]):
+            for i in range(0 if same or quick else counts[0]):
                 if event[i] < n:
                     path[done] = event[i]
                     done += 1
             for o in range(n):
                 kept_rank[o] = rank[o]
-                if not same:
+                if not same and not quick:
                     kept_place[o] = place[o]
             for i in range(n * d):
                 kept_price[i] = price[i]
             kept_rule[0] = rule[0]
-            for i in range(n):
+            if quick:
+                note_steps()
+            else:
+                steps.result[0] = same * steps.result[0]
+            for i in range(0 if quick else n):
                 if i < counts[RUN]:
                     for j in range(4 * i, 4 * i + 4):
                         known[j] = marks[j]
@@ -336,4 +394,4 @@ def climb(
         values[2 * s], values[2 * s + 1] = value[0], value[1]
         if value[0] == 0 and value[1] <= goal:
             return s + 1
-    return steps
+    return tries

@@ -361,22 +361,24 @@ def schedule(
         """
         o = path[i] & _ID
         score, second, last = known[4 * i], known[4 * i + 1], known[4 * i + 2]
-        c = o * d + homes[o] & _ID
         certain = score < np.inf
-        if changed[o] == 1:
-            score = cost_of(c, homes[o])
-            certain &= (score + margin < second) & (vague[c] == 0)
-        for j in range(count):
-            v = near[j] & _ID
-            certain &= resident[v] <= resident[o]
+        # The choice itself comes first if its op was changed.
+        for j in range(-changed[o], count):
+            v = (o if j < 0 else near[j]) & _ID
             # The ops behind the last one that was compared are not compared now.
-            if certain and resident[v] == resident[o] and (last < 0 or key[v] >= key[int(last) & _ID]):
-                for k in range(d):
-                    c = v * d + k & _ID
+            compared = resident[v] == resident[o] and (last < 0 or key[v] >= key[int(last) & _ID])
+            certain &= resident[v] <= resident[o]
+            for k in range(d if certain and (j < 0 or compared) else 0):
+                c = v * d + k & _ID
+                if (v == o and k == homes[o]) == (j < 0):
                     mine = cost_of(c, k)
-                    if v != o or k != homes[o]:
+                    certain &= vague[c] == 0
+                    if j < 0:
+                        score = mine
+                        certain &= score + margin < second
+                    else:
                         second = min(second, mine)
-                        certain &= (mine > score + margin) & (vague[c] == 0)
+                        certain &= mine > score + margin
         note(i, score, second, last)
         return certain
 

@@ -2,6 +2,8 @@
 
 import collections
 import dataclasses
+import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
@@ -43,9 +45,9 @@ _SHARES: Final = (
 )
 _START_RULES: Final = 3
 """Number of rules that are tried with each initial placement."""
-_AT_ONCE: Final = 256
+_AT_ONCE: Final = 512
 """Number of changes for which random numbers are drawn at once."""
-_OPS_AT_ONCE: Final = 40_000
+_OPS_AT_ONCE: Final = 100_000
 """About this many ops are scheduled between two checks of whether to end: ten milliseconds. Python's lock is
 needed between them, for which a thread may wait five milliseconds."""
 _OPS_IN_PYTHON: Final = 10_000
@@ -170,28 +172,23 @@ class ListSearchRun(HostSearch):
           ClusterError: The cluster does not fit the graph.
         """
         # Its import may load Numba, which takes longer than most heuristics.
-        from regal_jax.heuristics.list_climb import Recipe, climb
-        from regal_jax.heuristics.list_kernel import schedule
+        from regal_jax.heuristics.list_moves import make_steps
 
         super().__init__(graph, cluster, seed)
         self._config = config or ListSearchConfig()
         self._rules = list(self._config.rules)
-        self._climb: Callable[..., int] = loops(climb)
+        self._climb: Callable[..., int] | None = None
         self._rank = upward_rank(graph, cluster)
         self._longest = float(self._rank.max())
         layout, state = kernel_arguments(graph, cluster)
         n, d = graph.num_ops, cluster.num_devices
-        self._layout, self._state, self._room = map(for_loops, (layout, state, make_room(layout, state)))
-        self._trial, self._now, self._best = (
-            for_loops(Recipe(np.zeros(n), np.zeros(n * d), np.zeros(1, int), np.full(2, np.inf)))
-            for _ in range(3)
-        )
+        space = layout, state, make_room(layout, state), make_steps(layout, d), make_steps(layout, d)
+        self._layout, self._state, self._room, steps, self._other = map(for_loops, space)
+        self._steps = steps._replace(order=self._state.path, home=self._state.homes)
+        blank = _Given(np.zeros(n), np.zeros(n * d), 0)
+        self._trial, self._now, self._best = (_recipes([blank]) for _ in range(3))
+        self._none = type(self._trial)(*(each[:0] for each in self._trial))
         self._space = self._make_space()
-        numbers = self._trial.rank, self._trial.price, *self._rules[0].numbers, math.inf
-        self._makes = address_of(schedule, 1, self._layout, self._state, *numbers)
-        self._weighs: Any = 0
-        if self._space.limited:
-            self._weighs = address_of(peaks, 2, self._layout, self._state, self._room)
         pays = not self._space.limited or cluster.num_devices >= _LIMITED_PLACES
         pays = pays and bool(self._transfer_times().any())
         self._place_share = self._config.place_share if pays else 0.0
@@ -214,7 +211,7 @@ class ListSearchRun(HostSearch):
         while self.evaluations < last and not (ends is not None and ends()) and self.best > goal:
             check_interrupt()
             if self._begin:
-                self._try_given(self._begin.popleft())
+                self._try_given(last - self.evaluations, goal)
             else:
                 self._try(last - self.evaluations, goal)
 
@@ -238,12 +235,36 @@ class ListSearchRun(HostSearch):
             best.offer(placement, early, {**made, "transfers": "early"})
         return best.plan()
 
+    def compile_moves(self) -> Any:
+        """The address of `move_op`, compiled; 0 if the search does not use it."""
+        from regal_jax.heuristics.list_moves import move_op
+
+        if not self._space.moves_ops:
+            return 0
+        given = self._layout, self._space, self._steps, self._other
+        return address_of(move_op, 3, *given, 0, 0, 0.0, 0.0)
+
+    def _loops(self) -> Callable[..., int]:
+        """`climb` with the addresses of what it calls."""
+        from regal_jax.heuristics.list_climb import climb
+        from regal_jax.heuristics.list_kernel import schedule
+
+        compiled = loops(climb)
+        numbers = self._trial.rank, self._trial.price, *self._rules[0].numbers, math.inf
+        makes = address_of(schedule, 1, self._layout, self._state, *numbers)
+        weighs: Any = 0
+        if self._space.limited:
+            weighs = address_of(peaks, 2, self._layout, self._state, self._room)
+        return functools.partial(compiled, makes, weighs, self.compile_moves())
+
     def _make_space(self) -> Any:
         """The distribution of changes."""
         from regal_jax.heuristics.list_climb import Space
 
         graph, cluster, config = self.graph, self.cluster, self._config
-        takes = self._transfer_times()
+        takes, limited = self._transfer_times(), bool(np.isfinite(self._memory).any())
+        rows, controls = graph.control_predecessors
+        alone = np.arange(graph.num_ops)
         return for_loops(
             Space(
                 rank=self._rank,
@@ -258,10 +279,14 @@ class ListSearchRun(HostSearch):
                 block_share=float(config.block_share),
                 largest_block=float(config.largest_block),
                 prohibitive=prohibitive_price(graph, cluster),
-                limited=bool(np.isfinite(self._memory).any()),
+                limited=limited,
                 transfer_noise=np.maximum(takes, config.price_noise * self._longest),
                 transfer_share=float(config.transfer_share if takes.any() else 0),
                 unit=self._longest / graph.num_ops or 1.0,
+                control_rows=rows.astype(np.int64),
+                controls=controls.astype(np.int64),
+                grouped=bool((graph.colocation_leader != alone).any()),
+                moves_ops=not limited and cluster.num_devices > 1 and bool((self._layout.cost > 0).all()),
             )
         )
 
@@ -300,11 +325,12 @@ class ListSearchRun(HostSearch):
             for rule in rules[: None if number == 0 else _START_RULES]:
                 yield _Given(self._rank, price, rule)
 
-    def _try_given(self, given: "_Given") -> None:
-        self._trial.rank[:] = for_loops(given.rank)
-        self._trial.price[:] = for_loops(given.price.ravel())
-        self._trial.rule[0] = given.rule
-        self._advance(_Draws(np.zeros((1, 1)), np.zeros((1, 1))), -math.inf, given=True)
+    def _try_given(self, most: int, goal: float) -> None:
+        """Tries the next schedules of those that the search begins with."""
+        given = list(itertools.islice(self._begin, min(most, self._at_once)))
+        blank = np.zeros((len(given), 1))
+        for _ in range(self._advance(_Draws(blank, blank), goal, given)):
+            self._begin.popleft()
         if not self._begin and math.isinf(self.best) and _FIT.goal not in {r.goal for r in self._rules}:
             # No schedule fits so far, so a rule that looks at memory joins the others.
             self._rules.append(dataclasses.replace(_FIT, look=self._config.look))
@@ -315,12 +341,16 @@ class ListSearchRun(HostSearch):
         """Tries changes of the current schedule."""
         if not len(self._draws.uniform):
             self._draws = self._drawn()
-        ops = _OPS_AT_ONCE if usable() else _OPS_IN_PYTHON
-        count = min(most, max(1, ops // self.graph.num_ops))
+        count = min(most, self._at_once)
         before = self._config.places_after - self.evaluations
         count = min(count, before) if before > 0 else count
-        made = self._advance(_Draws(*(draws[:count] for draws in self._draws)), goal, given=False)
+        made = self._advance(_Draws(*(draws[:count] for draws in self._draws)), goal)
         self._draws = _Draws(*(draws[made:] for draws in self._draws))
+
+    @property
+    def _at_once(self) -> int:
+        """Number of schedules between two checks of whether to end."""
+        return max(1, (_OPS_AT_ONCE if usable() else _OPS_IN_PYTHON) // self.graph.num_ops)
 
     def _drawn(self) -> "_Draws":
         from regal_jax.heuristics.list_climb import CANDIDATES, DRAWS
@@ -332,16 +362,18 @@ class ListSearchRun(HostSearch):
             self._normals.standard_normal((_AT_ONCE, width)),
         )
 
-    def _advance(self, draws: "_Draws", goal: float, *, given: bool) -> int:
-        """Makes a schedule for each row of ``draws``, or fewer; returns how many."""
+    def _advance(self, draws: "_Draws", goal: float, given: Sequence["_Given"] = ()) -> int:
+        """Makes a schedule for each row of ``draws``, the first ones as ``given``; returns how many."""
         values = for_loops(np.zeros(2 * len(draws.uniform)))
         places = self._place_share if self.evaluations >= self._config.places_after else 0.0
+        if self._climb is None:
+            self._climb = self._loops()
         made = self._climb(
-            *(self._makes, self._weighs),
-            *(self._layout, self._state, self._room, self._space),
-            *(self._trial, self._now, self._best, self._paid),
+            *(self._layout, self._state, self._room, self._steps, self._other, self._space),
+            *(self._trial, self._now, self._best),
+            *(_recipes(given) if given else self._none, self._paid),
             *(for_loops(rows.ravel()) for rows in draws),
-            *(values, places, given, goal),
+            *(values, places, goal),
         )
         ends = self.evaluations + made
         # The value of the current schedule never becomes worse, so that the last one tells of all.
@@ -367,3 +399,12 @@ class _Draws(NamedTuple):
 
     uniform: np.ndarray
     normal: np.ndarray
+
+
+def _recipes(given: Sequence[_Given]) -> Any:
+    """The input of `climb` for schedules, one after another."""
+    from regal_jax.heuristics.list_climb import Recipe
+
+    ranks = np.concatenate([each.rank for each in given])
+    prices = np.concatenate([each.price.ravel() for each in given])
+    return for_loops(Recipe(ranks, prices, np.array([each.rule for each in given]), np.full(2, np.inf)))
