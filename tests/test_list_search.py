@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import signal
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics import ListSearchConfig, ListSearchRun, heuristic_plans, list_climb
 from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.list_kernel import schedule
+from regal_jax.heuristics.list_moves import make_steps, move_op
 from regal_jax.heuristics.list_scheduling import (
     MEMORY_RULES,
     TIME_RULES,
@@ -27,7 +29,7 @@ from regal_jax.heuristics.list_scheduling import (
     placement_and_events,
     prices_of,
 )
-from regal_jax.heuristics.list_state import FOLLOWED, PRICES, RANKS, RUN
+from regal_jax.heuristics.list_state import FOLLOWED
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.schedule_peaks import make_room, peaks
 from regal_jax.plan import Objective, Plan, critical_path, replay
@@ -130,12 +132,12 @@ def test_only_schedules_that_are_longer_are_given_up(
     instance=instances(max_ops=20),
     rule=st.sampled_from((*TIME_RULES, *MEMORY_RULES)),
     look=st.sampled_from([1, 3, 32]),
-    kind=st.sampled_from([RANKS, PRICES]),
+    kind=st.sampled_from(["ranks", "prices"]),
     noise=st.sampled_from([1e-15, 0.01, 0.2]),
     seed=seeds,
 )
 def test_following_a_schedule_changes_no_result(
-    instance: tuple[ComputationGraph, Cluster], rule: Rule, look: int, kind: int, noise: float, seed: int
+    instance: tuple[ComputationGraph, Cluster], rule: Rule, look: int, kind: str, noise: float, seed: int
 ) -> None:
     graph, cluster = instance
     n, d = graph.num_ops, cluster.num_devices
@@ -152,11 +154,10 @@ def test_following_a_schedule_changes_no_result(
         return events, [part.tolist() for part in placement_and_events(state)]
 
     path, before = made(0)
-    state.known[:] = state.marks[:]
     for _ in range(8):
         state.path[:], state.homes[:] = path, before[0]
         changed = rng.random(n) < rng.integers(6) / n
-        if kind == RANKS:
+        if kind == "ranks":
             rank = np.where(changed, rank * (1 - noise * rng.random(n)), rank)
             # The keys of residents depend on the largest rank.
             changed |= graph.resident
@@ -165,15 +166,105 @@ def test_following_a_schedule_changes_no_result(
             price = np.where(np.repeat(changed, d), other, price)
         state.changed[:] = changed.astype(int).tolist()
         path, expected = made(0)
-        _, found = made(kind)
+        _, found = made(1)
         if state.place[path[-1]] < 0:
             assert expected == before
         else:
             assert found == expected
         before = expected
-        # The next schedule follows this one.
-        end = 4 * state.counts[RUN]
-        state.known[:end] = state.marks[:end]
+
+
+_call = pointers.caller()
+
+
+@compiling.only_borrows
+def _moved(address, layout, space, now, trial, op, device, shift, limit):
+    return _call(address, (layout, space, now, trial, op, device, shift, limit), 3)
+
+
+@settings(max_examples=60)
+@given(
+    instance=instances(max_ops=20, devices=(2, 3, 4)),
+    rule=st.sampled_from(TIME_RULES),
+    unit=st.sampled_from([0.1, 3.0]),
+    seed=seeds,
+)
+def test_a_moved_op_is_timed_as_a_schedule_of_such_ranks_and_prices(
+    instance: tuple[ComputationGraph, Cluster], rule: Rule, unit: float, seed: int
+) -> None:
+    graph, cluster = instance
+    n, d = graph.num_ops, cluster.num_devices
+    rng = np.random.default_rng(seed)
+    layout, state = kernel_arguments(graph, cluster)
+    # All transfers take time.
+    layout, state = for_loops(layout._replace(cost=layout.cost + 0.3)), for_loops(state)
+    space = ListSearchRun(graph, cluster, 0)._space._replace(unit=unit)
+    now, trial, other, blank = (for_loops(make_steps(layout, d)) for _ in range(4))
+    address = pointers.address_of(move_op, 3, layout, space, now, trial, 0, 0, 0.0, 0.0)
+    move, make = loops(_moved), loops(schedule)
+
+    def made(rank: np.ndarray, price: np.ndarray, rule: Rule) -> tuple[float, list[int], list[int]]:
+        make(layout, state, for_loops(rank), for_loops(price.ravel()), *rule.numbers, math.inf)
+        events = [int(event) for event in state.event[: state.counts[0]] if event < n]
+        return float(max(state.clock)), events, list(state.place)
+
+    def begun(one: Any, two: Any, path: Sequence[int], homes: Sequence[int]) -> float:
+        for each in (one, two):
+            each.order[:], each.home[:] = path, homes
+        move(address, layout, space, one, two, -1, 0, 0.0, math.inf)
+        return two.result[0]
+
+    makespan, path, homes = made(upward_rank(graph, cluster), np.zeros(n * d), rule)
+    assert begun(now, trial, path, homes) == makespan
+    for _ in range(10):
+        o = int(rng.integers(n))
+        k = int(rng.choice(np.flatnonzero(np.reshape(layout.allowed, (n, d))[o])))
+        shift = float(rng.choice([-1, 0, 1]) * unit * (int(rng.integers(n)) + 0.5))
+        rank, price = np.empty(n), np.full((n, d), 1e9)
+        rank[path] = unit * (n - np.arange(n))
+        rank[o] += shift
+        price[np.arange(n), homes] = 0
+        group = np.flatnonzero(graph.colocation_leader == graph.colocation_leader[o])
+        price[group] = np.where(np.arange(d) == k, 0, 1e9)
+        makespan, *expected = made(rank, price, TIME_RULES[0])
+        limit = makespan * rng.choice([0.9, 1, 1.1]) if rng.random() < 0.7 else math.inf
+        move(address, layout, space, now, trial, o, k, shift, float(limit))
+        if makespan <= limit:
+            assert trial.result[0] == makespan
+            path, homes = expected
+            now.order[:], now.home[:] = path, homes
+        else:
+            assert trial.result[0] > limit
+        for each in (now, trial):
+            assert [list(each.order), list(each.home)] == [path, homes]
+        begun(other, blank, path, homes)
+        count = other.row[n]
+        assert list(now.moved[:count]) == list(other.moved[:count])
+        np.testing.assert_array_equal(trial.finish, now.finish)
+        for name in ("index", "clock", "finish", "row", "arrived"):
+            np.testing.assert_array_equal(getattr(now, name), getattr(other, name), name)
+        np.testing.assert_allclose(now.rest, other.rest, rtol=1e-9, atol=1e-9)
+        assert set(trial.arrived) <= {n}
+
+
+@settings(max_examples=30)
+@given(instance=instances(max_ops=20, devices=(2, 3), transfers=("blocking", "delay")), seed=seeds)
+def test_moves_are_timed_alone_or_as_whole_schedules(
+    instance: tuple[ComputationGraph, Cluster], seed: int
+) -> None:
+    graph, cluster = instance
+    memory = (math.inf,) * cluster.num_devices
+    cluster = Cluster(memory, transfer=cluster.transfer, latency=0.3, bandwidth=8.0)
+    found = []
+    for alone in (True, False):
+        search = ListSearchRun(graph, cluster, seed, ListSearchConfig(places_after=10, place_share=0.6))
+        assert search._space.moves_ops
+        search._space = search._space._replace(moves_ops=alone)
+        search.run(150)
+        plan = search.plan()
+        assert plan is not None
+        found.append((search.history, plan.placement.tolist(), plan.timeline.op.tolist()))
+    assert found[0] == found[1]
 
 
 @settings(max_examples=60)
@@ -438,8 +529,8 @@ class TestTheMethod:
     def test_ctrl_c_keeps_the_best_so_far(self, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
         advance, pressed = ListSearchRun._advance, []
 
-        def pressing(self: ListSearchRun, *args: Any, given: bool) -> int:
-            made = advance(self, *args, given=given)
+        def pressing(self: ListSearchRun, *args: Any) -> int:
+            made = advance(self, *args)
             if self.evaluations >= 40 and not pressed:
                 pressed.append(signal.raise_signal(signal.SIGINT))
             return made

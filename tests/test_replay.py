@@ -22,7 +22,7 @@ from regal_jax.plan import (
     transfer_event,
 )
 from regal_jax.plan.execution import execute
-from regal_jax.plan.replay import _layout, _state
+from regal_jax.plan.replay import loop_arguments
 from regal_jax.runtime.compiling import run_loops
 
 
@@ -576,8 +576,7 @@ def test_compiled_or_not_the_replay_is_the_same(instance, chance):
     if chance.random() < 0.5:  # An order that may not be one.
         i = chance.randrange(len(events))
         events.insert(i, events.pop(chance.randrange(len(events))))
-    layout = _layout(graph, cluster, placement, np.array(events))
-    state = _state(graph, cluster.num_devices, len(events))
+    layout, state = loop_arguments(graph, cluster, placement, np.array(events))
     compiled = run_loops(execute, layout, state)
     lists = (type(x)(*(np.asarray(y).tolist() for y in x)) for x in (layout, state))
     plain = execute(*lists)

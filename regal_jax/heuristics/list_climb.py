@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.heuristics.list_state import FOLLOWED, PRICES, RANKS, REPEATED, RUN
+from regal_jax.heuristics.list_state import FOLLOWED
 from regal_jax.runtime.compiling import only_borrows
 from regal_jax.runtime.pointers import caller
 
@@ -69,15 +69,16 @@ Attributes:
 
 @only_borrows
 def climb(
-    schedule: Any, peaks: Any, moves: Any, layout: Any, state: Any, room: Any, steps: Any, other: Any,
-    space: Any, trial: Any, now: Any, best: Any, given: Any, paid: Any, uniform: Any, normal: Any, values: Any, places: float, goal: float,
+    schedule: Any, peaks: Any, move_op: Any, layout: Any, state: Any, room: Any, steps: Any, other: Any,
+    space: Any, trial: Any, now: Any, best: Any, given: Any, paid: Any, uniform: Any, normal: Any,
+    values: Any, places: float, goal: float,
 ) -> int:  # fmt: skip
     """Hill climbing: changes the current schedule, and keeps the result if it is no worse.
 
     Args:
       schedule: Address of `regal_jax.heuristics.list_kernel.schedule`.
       peaks: Address of `regal_jax.heuristics.schedule_peaks.peaks`; not used where memory is not limited.
-      moves: Address of `regal_jax.heuristics.list_moves.move_op`; not used without `Space.moves_ops`.
+      move_op: Address of `regal_jax.heuristics.list_moves.move_op`; not used without `Space.moves_ops`.
       layout: The graph, as `schedule` takes it.
       state: Space for `schedule`; overwritten.
       room: Space for `regal_jax.heuristics.schedule_peaks.peaks`; overwritten.
@@ -104,7 +105,7 @@ def climb(
     """
     (
         base, rules, orders, ranks, prices, rank_noise, price_noise, price_share, other_rule, block_share,
-        largest_block, prohibitive, limited, transfer_noise, transfer_share, unit, _, _, grouped, moves_ops,
+        largest_block, prohibitive, limited, transfer_noise, transfer_share, unit, _, _, _, moves_ops,
     ) = space  # fmt: skip
     rank, price, rule, _ = trial
     kept_rank, kept_price, kept_rule, value = now
@@ -112,10 +113,9 @@ def climb(
     given_rank, given_price, given_rule, _ = given
     clock, place, held, event, counts = state.clock, state.place, state.held, state.event, state.counts
     path, kept_place, changed = state.path, state.homes, state.changed
-    known, marks = state.known, state.marks
     memory, resident, peak, leader = layout.memory, layout.resident, room.peak, layout.leader
     input_rows, inputs, producer = layout.input_rows, layout.inputs, layout.producer
-    after_rows, after, allowed, runtime = layout.after_rows, layout.after, layout.allowed, layout.runtime
+    after_rows, after, allowed = layout.after_rows, layout.after, layout.allowed
     n, d = len(base), len(clock)
     tries = len(values) // 2
     draws, noises = len(uniform) // tries, len(normal) // tries
@@ -265,29 +265,9 @@ def climb(
                 # Their keys depend on the ranks of all ops.
                 changed[v] |= resident[v]
 
-    def may_move(o, k):
-        """Whether the op and its colocation group may run on the device."""
-        return k < d and allowed[o * d + k]
-
-    def note_steps():
-        """Makes the schedule of `move_op` the current one, with the comparisons that the first rule makes."""
-        for i in range(n):
-            o = path[i] = other.order[i]
-            kept_place[o] = other.home[o]
-            score, second = np.inf, np.inf
-            for k in range(d):
-                c = o * d + k
-                cost = price[c] + (runtime[c] if rules[4] > 0 else 0.0) - rules[3] * rank[o]
-                if k == kept_place[o]:
-                    score = steps.begun[i] + cost
-                elif allowed[c]:
-                    second = min(second, cost)
-            known[4 * i], known[4 * i + 1], known[4 * i + 2] = score, second, o
-            known[4 * i + 3] = steps.row[i + 1] - steps.row[i]
-
     for s in range(tries):
         u, z = s * draws, s * noises
-        block, wide, exact, tried, only_prices = False, False, False, s >= len(given_rule), True
+        block, wide, exact, tried = False, False, False, s >= len(given_rule)
         quick, over, time, same = False, 0.0, np.inf, False
         # A longer schedule would not be kept, unless the current one does not fit.
         limit = value[1] if value[0] == 0 else np.inf
@@ -306,12 +286,12 @@ def climb(
             if exact:
                 rule[0] = 0
                 o, k, far = draw_change(u)
-                quick = moves_ops and may_move(o, k)
+                quick = moves_ops and allowed[o * d + k]
                 for turn in range(int(steps.result[0]) if quick else 2, 2):
                     for i in range(n if turn == 0 else 0):
                         other.order[i], other.home[i] = path[i], kept_place[i]
                     most = limit if turn == 1 else np.inf
-                    _call(moves, (layout, space, steps, other, o if turn == 1 else -1, k, far, most), 3)
+                    _call(move_op, (layout, space, steps, other, o if turn == 1 else -1, k, far, most), 3)
                     steps.result[0], time = 1.0, other.result[0]
                 if not quick or time <= value[1]:
                     repeat_schedule(o, k, far)
@@ -319,7 +299,6 @@ def climb(
                 change_block(u)
             else:
                 wide = uniform[u + 7] < chance_of(4, 6, transfer_share)
-                only_prices = uniform[u + 1] < price_share
                 change_numbers(u, z, wide)
         else:
             for o in range(n):
@@ -331,9 +310,7 @@ def climb(
         # Most of a schedule is that of the current one, whose choices need no comparison.
         # The first rule makes every schedule again, unless it was made with a view to memory.
         same_rule = rule[0] == kept_rule[0] or (exact and rules[6 * kept_rule[0] + 5] == 0)
-        counts[FOLLOWED] = 0
-        if tried and same_rule:
-            counts[FOLLOWED] = REPEATED if exact else (PRICES if only_prices else RANKS)
+        counts[FOLLOWED] = tried and same_rule
         if not quick:
             _call(schedule, (
                 layout, state, rank, price, int(rules[r]), rules[r + 1], rules[r + 2], rules[r + 3],
@@ -363,16 +340,11 @@ def climb(
             for i in range(n * d):
                 kept_price[i] = price[i]
             kept_rule[0] = rule[0]
-            if quick:
-                note_steps()
-            else:
-                steps.result[0] = same * steps.result[0]
-            for i in range(0 if quick else n):
-                if i < counts[RUN]:
-                    for j in range(4 * i, 4 * i + 4):
-                        known[j] = marks[j]
-                elif exact:
-                    known[4 * i] = np.inf
+            for i in range(n if quick else 0):
+                o = path[i] = other.order[i]
+                kept_place[o] = other.home[o]
+            if not quick and not same:
+                steps.result[0] = 0.0
         if better:
             for o in range(n):
                 best_rank[o] = rank[o]

@@ -5,7 +5,7 @@ from typing import Any, Final
 import numpy as np
 
 # Numba's caches of earlier versions look for the named tuples here.
-from regal_jax.heuristics.list_state import FOLLOWED, NONE, PRICES, REPEATED, RUN, Layout, State
+from regal_jax.heuristics.list_state import FOLLOWED, NONE, Layout, State
 from regal_jax.runtime.compiling import only_borrows
 
 __all__ = ["Layout", "State", "schedule"]
@@ -27,9 +27,7 @@ def schedule(
     """Takes op after op, each on the device that suits it best at that moment, into ``state``.
 
     With a schedule to follow, choices are compared only where an op that was changed is ready, until the
-    first other choice. If only prices changed, then only those ops are compared with the followed choice, as
-    long as it is certain to be better. If there is no other choice, it ends when all changed ops have run:
-    the rest would be the same.
+    first other choice. If there is none, it ends when all changed ops have run: the rest would be the same.
 
     Args:
       layout: The graph.
@@ -56,7 +54,7 @@ def schedule(
     (
         clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, release,
         begins, owed, newest, sender, senders, vague, fixed, base, pick, lowest, key, ranked, spot, words,
-        near, fresh, event, slot, path, homes, changed, known, marks, level, counts,
+        near, fresh, event, slot, path, homes, changed, level, counts,
     ) = state  # fmt: skip
     n, d = len(place), len(clock)
     blocks = blocking and d > 1
@@ -204,10 +202,10 @@ def schedule(
                 meet[h * d + k & _ID] = meet[k * d + h & _ID] = when
                 counts[1] += 1
             happens(n + t * d + k, when)
-            for j in range(after_rows[u], after_rows[u + 1]):
+            # What the followed schedule takes next is not compared.
+            for j in range(after_rows[u], after_rows[u] if quiet else after_rows[u + 1]):
                 v = after[j & _ID] & _ID
-                # What the followed schedule takes next is not compared.
-                if (not quiet or changed[v] == 1) and waiting[v] == 0 and place[v] < 0:
+                if waiting[v] == 0 and place[v] < 0:
                     if pairs:
                         owe_pair(v)
                     else:
@@ -314,25 +312,21 @@ def schedule(
         start = max(start, begins[c])
         return start + waste * (lost + start - now) + behind * now + fixed[c]
 
-    def note(i, score, second, last):
-        """Notes down the comparison of step ``i``."""
-        marks[4 * i], marks[4 * i + 1], marks[4 * i + 2] = score, second, last
-
     def best_of_pair(among, soonest):
-        """``(place in near, device, cost, clock, least cost of the others)`` of the best of all choices.
+        """``(place in near, device, cost, clock)`` of the best of all choices.
 
         There are two devices. The device is -1 if rounding errors decide: then the general loop does.
         """
-        score0 = score1 = second0 = second1 = np.inf
+        score0 = score1 = np.inf
         now0, now1, met = clock[0], clock[1], meet[1]
         level[0], level[1], level[2], level[3] = now0, max(now0, now1), now1, max(now0, now1)
         for i in range(among):
             c = 2 * near[i] & _ID
             mine = cost_of_pair(c, 0, now0, now1, met)
-            second0, score0 = min(second0, max(mine, score0)), min(score0, mine)
+            score0 = min(score0, mine)
             lowest[2 * i] = mine
             mine = cost_of_pair(c + 1, 1, now1, now0, met)
-            second1, score1 = min(second1, max(mine, score1)), min(score1, mine)
+            score1 = min(score1, mine)
             lowest[2 * i + 1] = mine
         score = min(score0, score1)
         bits0, bits1 = 1 << among, 1 << among
@@ -341,9 +335,9 @@ def schedule(
             bits1 |= (lowest[2 * i + 1] == score) << i
         place0, place1 = place_of_bit(bits0 & -bits0), place_of_bit(bits1 & -bits1)
         if score1 < score0 or (score1 == score0 and (now1, place1) < (now0, place0)):
-            best, device, first, second = place1, 1, now1, min(score0, second1)
+            best, device, first = place1, 1, now1
         else:
-            best, device, first, second = place0, 0, now0, min(second0, score1)
+            best, device, first = place0, 0, now0
         v = near[best] & _ID
         bound_of = max(soonest, release[v]) + behind * soonest + base[v]
         for i in range(2 * best if bound_of > score else 0):
@@ -351,36 +345,8 @@ def schedule(
             if lowest[i] < bound_of:
                 device = -1
         if device < 0:
-            score, first, second = np.inf, 0.0, np.inf
-        return best, device, score, first, second
-
-    def stays_best(i, count, margin):
-        """Whether choice ``i`` is certain to be that of the followed schedule, if only prices changed.
-
-        It is compared with the ``count`` changed ops that are ready. The others cost what they did.
-        """
-        o = path[i] & _ID
-        score, second, last = known[4 * i], known[4 * i + 1], known[4 * i + 2]
-        certain = score < np.inf
-        # The choice itself comes first if its op was changed.
-        for j in range(-changed[o], count):
-            v = (o if j < 0 else near[j]) & _ID
-            # The ops behind the last one that was compared are not compared now.
-            compared = resident[v] == resident[o] and (last < 0 or key[v] >= key[int(last) & _ID])
-            certain &= resident[v] <= resident[o]
-            for k in range(d if certain and (j < 0 or compared) else 0):
-                c = v * d + k & _ID
-                if (v == o and k == homes[o]) == (j < 0):
-                    mine = cost_of(c, k)
-                    certain &= vague[c] == 0
-                    if j < 0:
-                        score = mine
-                        certain &= score + margin < second
-                    else:
-                        second = min(second, mine)
-                        certain &= mine > score + margin
-        note(i, score, second, last)
-        return certain
+            score, first = np.inf, 0.0
+        return best, device, score, first
 
     def sort():
         """Sorts the ops by key, from the order of an earlier schedule, and empties the set of ready ops."""
@@ -423,11 +389,9 @@ def schedule(
     # Work that is left, and a bound on the rounding error of sums.
     rest, slack = 0.0, 1e-9 * limit
     # Whether all choices were those of the followed schedule so far, its changed ops that have not run, and
-    # those of them that are ready. As long as none has been ready, nothing is compared: all is quiet. It
-    # stays quiet as long as the schedule watches those that are ready; only these are in ``near`` then.
-    # Marks are copied from the followed schedule if other ops cost the same there.
+    # those of them that are ready. As long as none has been ready, nothing is compared: all is quiet.
     follows, differ, near_differ = counts[FOLLOWED] > 0, 0, 0
-    quiet, watches, copies = follows, counts[FOLLOWED] == PRICES, counts[FOLLOWED] > REPEATED
+    quiet = follows
     for o in range(n):
         rest += least[o]
         place[o] = bound[o] = -1
@@ -435,7 +399,6 @@ def schedule(
         grouped |= leader[o] != o
         if follows:
             differ += changed[o]
-    watches &= goal == 0 and not grouped
     if goal == 0:
         for i in range(n * d):
             dearest = max(dearest, abs(price[i]))
@@ -466,12 +429,13 @@ def schedule(
                         count += 1
             for j in range(count):
                 v = fresh[j] & _ID
-                if quiet and changed[v] == 0:
+                if quiet:
+                    few += changed[v]
                     continue
                 enable(v, pairs)
                 if follows:
                     near_differ += changed[v]
-                if few == look and not quiet:
+                if few == look:
                     w = v
                     if spot[v] < spot[near[few - 1]]:
                         few -= 1
@@ -483,25 +447,22 @@ def schedule(
                     if w == v:
                         continue
                 i = few
-                while i > 0 and not quiet and spot[v] < spot[near[i - 1]]:
+                while i > 0 and spot[v] < spot[near[i - 1]]:
                     near[i] = near[i - 1]
                     i -= 1
                 near[i] = v
                 few += 1
-            if turn == 1 or not quiet or few == 0 or (watches and stays_best(done, few, margin)):
+            if turn == 1 or not quiet or few == 0:
                 break
             # From now on, all ready ops are compared.
             quiet, everything, few, near_differ = False, True, 0, 0
         # Choices whose cost is known only roughly so far.
         rough, best, device = 0, 0, -1
-        over, more, score, first, second = 0.0, 0.0, np.inf, 0.0, np.inf
+        over, more, score, first = 0.0, 0.0, np.inf, 0.0
         if quiet or (follows and near_differ == 0):
             device = homes[path[done]]
             while not quiet and near[best] != path[done]:
                 best += 1
-            if not quiet or few == 0:
-                i = 4 * done
-                note(done, known[i] if copies else np.inf, known[i + 1], known[i + 2])
         else:
             among = few
             if resident[near[0]]:
@@ -513,12 +474,11 @@ def schedule(
             for k in range(1, d):
                 soonest = min(soonest, clock[k])
             if pairs:
-                best, device, score, first, second = best_of_pair(among, soonest)
+                best, device, score, first = best_of_pair(among, soonest)
             for i in range(0 if device >= 0 else among):
                 v = near[i] & _ID
                 bound_of = max(soonest, release[v]) + behind * soonest + base[v]
                 if goal == 0 and bound_of > score:
-                    second = min(second, bound_of)
                     continue
                 at = bound[leader[v] & _ID] if grouped else -1
                 for k in range(d):
@@ -538,12 +498,9 @@ def schedule(
                                 low, least_rough = lowest[rough], rough
                             rough += 1
                         continue
-                    second = min(second, max(mine, score))
                     better = (mine < score) | ((mine == score) & (now < first))
                     best, device = (i if better else best), (k if better else device)
                     score, first = (mine if better else score), (now if better else first)
-            last = -1 if far == 0 else near[few - 1]
-            note(done, score if rough == 0 else np.inf, second, last)
             if rough > 1:
                 # The least bound comes first.
                 j = 2 * least_rough
@@ -562,18 +519,14 @@ def schedule(
                     continue
                 i, k = pick[2 * turn], pick[2 * turn + 1] & _ID
                 o = near[i & _ID] & _ID
-            lacks = goal > 0 or (blocks and newest[o * d + k & _ID] > NONE)
-            if quiet:
-                lacks = known[4 * done + 3] > 0
             count = 0
-            if lacks:
+            if goal > 0 or (blocks and (quiet or newest[o * d + k & _ID] > NONE)):
                 count = list_pair(o, k) if pairs else list_moves(o, k)
             start, lost = begin(o, k, count)
             need, grown = 0, 0
             if goal > 0:
                 need, grown = needs(o, k, count)
             if taken:
-                marks[4 * done + 3] = count
                 take(o, k, count, start, quiet, pairs)
                 if goal > 0:
                     remember(o, k, need)
@@ -604,11 +557,7 @@ def schedule(
                     clock[k] = np.inf
                 break
         if quiet:
-            best = 0
-            while best < few and near[best] != o:
-                best += 1
-            if best == few:
-                continue
+            continue
         few -= 1
         for i in range(best, few):
             near[i] = near[i + 1]
@@ -619,5 +568,4 @@ def schedule(
             words[word] -= i
             near[few] = ranked[32 * word + place_of_bit(i)]
             few, far = few + 1, far - 1
-    counts[RUN] = done
     return state

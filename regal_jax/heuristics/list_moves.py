@@ -13,39 +13,38 @@ from regal_jax.runtime.compiling import address_only
 
 __all__ = ["Steps", "make_steps", "move_op"]
 
-Steps = namedtuple("Steps", "order home index clock finish begun row moved arrived rest blocked result")
+Steps = namedtuple("Steps", "order home index clock finish row moved arrived rest blocked result")
 """A schedule, step by step: of the current schedule, or of one with a change.
 
 Attributes:
   order, home: ``[N]``, the op of each step, and the device of each op.
   index: ``[N]``, the step of each op.
   clock: ``[(N + 1) * D]``, the clocks before each step, and at the end.
-  finish, begun: ``[N]``, the finish of each op, and its start by step.
+  finish: ``[N]``, the finish of each op.
   row: ``[N + 1]``, begin of each step in ``moved``.
   moved: ``[E]``, the transfers, as ``t * D + k``.
   arrived: ``[T * D]``, the step of each transfer; ``N`` for none, and between two changes.
   rest: ``[N + 1]``, the sum of the shortest runtimes of all ops from each step on.
   blocked: ``[N]``, scratch: the last change in which the op waited for the one that moved.
-  result: ``[2]``, the makespan, infinite if the schedule was abandoned; number of changes so far.
+  result: ``[2]``; of a change: the makespan, infinite if the schedule was abandoned, and the number of
+    changes so far; of the current schedule: whether these are its steps.
 """
 
 
 def make_steps(layout: Any, devices: int) -> Steps:
     """Space for the schedules of a `regal_jax.heuristics.list_state.Layout`."""
     n, t, e = len(layout.predecessors), len(layout.size), len(layout.inputs)
-    ids = {"dtype": np.int64}
     return Steps(
-        order=np.zeros(n, **ids),
-        home=np.zeros(n, **ids),
-        index=np.zeros(n, **ids),
+        order=np.zeros(n, np.int64),
+        home=np.zeros(n, np.int64),
+        index=np.zeros(n, np.int64),
         clock=np.zeros((n + 1) * devices),
         finish=np.zeros(n),
-        begun=np.zeros(n),
-        row=np.zeros(n + 1, **ids),
-        moved=np.zeros(e, **ids),
+        row=np.zeros(n + 1, np.int64),
+        moved=np.zeros(e, np.int64),
         arrived=np.full(t * devices, n),
         rest=np.zeros(n + 1),
-        blocked=np.zeros(n, **ids),
+        blocked=np.zeros(n, np.int64),
         result=np.zeros(2),
     )
 
@@ -202,7 +201,7 @@ def move_op(
         end = list_moves(o, k, first, begin, here) if blocking else begin
         start = start_of(o, k, begin, end, here, done)
         finish[o] = clock[here + k] = start + runtime[o * d + k]
-        trial.begun[done], row[done + 1], rest[done + 1] = start, end, rest[done] - least[o]
+        row[done + 1], rest[done + 1] = end, rest[done] - least[o]
         done += 1
         if limit < np.inf:
             idle = -rest[done]
@@ -220,7 +219,7 @@ def move_op(
             now.arrived[now.moved[m]] = n
         for i in range(first, n):
             o = order[i]
-            index[o], now.begun[i], now.finish[o] = i, trial.begun[i], finish[o]
+            index[o], now.finish[o] = i, finish[o]
             now.row[i + 1], now.rest[i + 1] = row[i + 1], rest[i + 1]
             for m in range(row[i], row[i + 1]):
                 now.moved[m] = moved[m]

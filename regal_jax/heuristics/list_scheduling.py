@@ -312,9 +312,7 @@ def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, An
         path=ids(n),
         homes=ids(n),
         changed=ids(n),
-        known=np.zeros(4 * n),
-        marks=np.zeros(4 * n),
         level=np.zeros(4),
-        counts=ids(4),
+        counts=ids(3),
     )
     return layout_of(graph, cluster), state

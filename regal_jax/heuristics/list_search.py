@@ -262,7 +262,8 @@ class ListSearchRun(HostSearch):
         from regal_jax.heuristics.list_climb import Space
 
         graph, cluster, config = self.graph, self.cluster, self._config
-        takes, limited = self._transfer_times(), bool(np.isfinite(self._memory).any())
+        takes, cost = self._transfer_times(), transfer_times(graph, cluster)
+        limited = bool(np.isfinite(self._memory).any())
         rows, controls = graph.control_predecessors
         alone = np.arange(graph.num_ops)
         return for_loops(
@@ -286,7 +287,7 @@ class ListSearchRun(HostSearch):
                 control_rows=rows.astype(np.int64),
                 controls=controls.astype(np.int64),
                 grouped=bool((graph.colocation_leader != alone).any()),
-                moves_ops=not limited and cluster.num_devices > 1 and bool((self._layout.cost > 0).all()),
+                moves_ops=not limited and cluster.num_devices > 1 and bool((cost > 0).all()),
             )
         )
 

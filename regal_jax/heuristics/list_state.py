@@ -3,7 +3,7 @@
 from collections import namedtuple
 from typing import Final
 
-__all__ = ["FOLLOWED", "NONE", "PRICES", "RANKS", "REPEATED", "RUN", "Layout", "State"]
+__all__ = ["FOLLOWED", "NONE", "Layout", "State"]
 
 Layout = namedtuple(
     "Layout",
@@ -39,7 +39,7 @@ State = namedtuple(
     "State",
     "clock place finish copied made meet left held most lag moves bound waiting release begins owed newest "
     "sender senders vague fixed base pick lowest key ranked spot words near fresh event slot path homes "
-    "changed known marks level counts",
+    "changed level counts",
 )
 """A schedule in progress. Every call of `schedule` initialises all of it but its input.
 
@@ -74,22 +74,10 @@ Attributes:
   event, slot: ``[M]``, events and their slots.
   path, homes, changed: ``[N]``, input: the ops of an earlier schedule of the same rule in their order, the
     device of each op in it, and 1 for each op with another rank or price than there, 0 for the others.
-  known, marks: ``[4 * N]``, for each op of ``path`` (input) and of this schedule, in order: the cost of the
-    choice, or infinity if it tells nothing; a lower bound on the costs of the others; the last op that was
-    compared, or -1 for all ready ops; the number of transfers.
   level: ``[4]``, with two devices: for each, its clock and the later of both clocks.
-  counts: ``[4]``, numbers of events and of slots; input: 0, or how to follow ``path`` (`FOLLOWED`); the
-    number of ops that have run.
+  counts: ``[3]``, numbers of events and of slots; input: whether to follow ``path``.
 """
 FOLLOWED: Final = 2
-"""Index of `State.counts`: 0, or how the schedule differs from the one to follow."""
-REPEATED: Final = 1
-"""All ranks and prices differ, but they repeat that schedule except for the changed ops."""
-RANKS: Final = 2
-"""Ranks of the changed ops differ, and possibly prices."""
-PRICES: Final = 3
-"""Only prices of the changed ops differ."""
-RUN: Final = 3
 """Index of `State.counts`."""
 NONE: Final = -2
 """A slot before all others."""

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from regal_jax.runtime.compiling import address_only
+from regal_jax.runtime.compiling import only_borrows
 
 __all__ = ["Room", "make_room", "peaks"]
 
@@ -29,7 +29,7 @@ def make_room(layout: Any, state: Any) -> Room:
     return Room(*(np.zeros(size, np.int64) for size in (*sizes, devices)))
 
 
-@address_only
+@only_borrows
 def peaks(layout: Any, state: Any, room: Any) -> Any:
     """Peak memory of each device under the schedule in ``state``, equal to that of `regal_jax.plan.replay`.
 

@@ -6,7 +6,6 @@ oracle.
 """
 
 import dataclasses
-import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -18,6 +17,7 @@ from regal_jax.graph import (
     ComputationGraph,
     TransferModel,
     allowed_matrix,
+    once_a_pair,
     runtime_matrix,
     transfer_times,
 )
@@ -77,11 +77,13 @@ def check_placement(graph: ComputationGraph, cluster: Cluster, placement: np.nda
     """Raises `PlanError` unless ``placement`` (``[N]``) puts every op where it may run."""
     if placement.shape != (graph.num_ops,):
         raise PlanError(f"placement has shape {placement.shape}, expected ({graph.num_ops},)")
-    if ((placement < 0) | (placement >= cluster.num_devices)).any():
+    if placement.min(initial=0) < 0 or placement.max(initial=0) >= cluster.num_devices:
         o = int(np.argmax((placement < 0) | (placement >= cluster.num_devices)))
         raise PlanError(
             f"op {graph.op_names[o]!r} is placed on device {placement[o]}; there are {cluster.num_devices}"
         )
+    if _is_free(graph, cluster):
+        return
     denied = ~allowed_matrix(graph, cluster)[np.arange(graph.num_ops), placement]
     if denied.any():
         o = int(np.argmax(denied))
@@ -93,6 +95,13 @@ def check_placement(graph: ComputationGraph, cluster: Cluster, placement: np.nda
             f"op {graph.op_names[o]!r} is placed on device {placement[o]}, the rest of its colocation "
             f"group {graph.colocation_group[o]!r} on {placement[graph.colocation_leader[o]]}"
         )
+
+
+@once_a_pair
+def _is_free(graph: ComputationGraph, cluster: Cluster) -> bool:
+    """Whether every op may run on every device, whatever the others do."""
+    alone = (graph.colocation_leader == np.arange(graph.num_ops)).all()
+    return bool(alone and allowed_matrix(graph, cluster).all())
 
 
 def replay(
@@ -120,7 +129,8 @@ def replay(
     is_op = events < n
     tensor, device = np.divmod(np.where(is_op, 0, events - n), d)
     op = np.where(is_op, events, graph.tensor_op[tensor] if t else 0)
-    finish = np.asarray(state.finish, np.float64)
+    # Copies, since these are parts of larger arrays.
+    start, finish = (np.array(each, np.float64) for each in (state.start, state.finish))
     count = state.last[d]
     on, when = np.asarray(state.on[:count]), np.asarray(state.when[:count], np.float64)
     level = np.asarray(state.level[:count], np.int64)
@@ -129,10 +139,10 @@ def replay(
         port=np.where(is_op, -1, graph.tensor_port[tensor] if t else 0),
         device=np.where(is_op, placement[op], device),
         source=np.where(is_op, -1, placement[op]),
-        start=np.asarray(state.start, np.float64),
+        start=start,
         finish=finish,
         makespan=float(finish.max()),
-        peak_memory=np.asarray(state.peak, np.int64),
+        peak_memory=np.array(state.peak, np.int64),
         memory_time=tuple(when[on == k] for k in range(d)),
         memory_bytes=tuple(level[on == k] for k in range(d)),
     )
@@ -157,7 +167,7 @@ def _executed(graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, 
     check_placement(graph, cluster, placement)
     check_interrupt()
     arguments = loop_arguments(graph, cluster, placement, events)
-    state = run_loops(execute, *arguments, seconds=_SECONDS * len(events))
+    state = run_loops(execute, *arguments, seconds=_SECONDS * len(events), copies=False)
     if state.fault[0]:
         raise PlanError(_message(graph, cluster, *map(int, state.fault)))
     return state
@@ -166,59 +176,76 @@ def _executed(graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, 
 def loop_arguments(
     graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, events: np.ndarray
 ) -> tuple[Layout, State]:
-    """The arguments of `regal_jax.plan.execution.execute`."""
-    state = _state(graph, cluster.num_devices, len(events))
-    return _layout(graph, cluster, placement, events), state
+    """The arguments of `regal_jax.plan.execution.execute`, which changes the second one only."""
+    state, layout = _state(graph, cluster.num_devices, len(events)), _unplaced(graph, cluster)
+    runtime = runtime_matrix(graph, cluster)[np.arange(graph.num_ops), placement]
+    return layout._replace(place=np.array(placement), runtime=runtime, events=np.array(events)), state
 
 
-def _layout(graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, events: np.ndarray) -> Layout:
-    """The input of the loop."""
+@once_a_pair
+def _unplaced(graph: ComputationGraph, cluster: Cluster) -> Layout:
+    """The input of the loop but for the plan, as writable arrays."""
+    none = np.zeros(0)
     return Layout(
-        place=placement,
-        runtime=runtime_matrix(graph, cluster)[np.arange(graph.num_ops), placement],
-        temp=graph.temp_bytes,
-        resident=graph.resident,
-        outputs=graph.output_offset,
-        input_rows=graph.inputs[0],
-        inputs=graph.inputs[1],
-        control_rows=graph.control_predecessors[0],
-        controls=graph.control_predecessors[1],
-        producer=graph.tensor_op,
-        size=graph.tensor_bytes,
-        keep=graph.tensor_keep,
-        reader_rows=graph.consumer_offset,
-        readers=graph.edge_op,
-        cost=transfer_times(graph, cluster).ravel(),
-        link=cluster.link_index.ravel().astype(np.int64),
+        place=none,
+        runtime=none,
+        temp=np.array(graph.temp_bytes),
+        resident=np.array(graph.resident),
+        outputs=np.array(graph.output_offset),
+        input_rows=np.array(graph.inputs[0]),
+        inputs=np.array(graph.inputs[1]),
+        control_rows=np.array(graph.control_predecessors[0]),
+        controls=np.array(graph.control_predecessors[1]),
+        producer=np.array(graph.tensor_op),
+        size=np.array(graph.tensor_bytes),
+        keep=np.array(graph.tensor_keep),
+        reader_rows=np.array(graph.consumer_offset),
+        readers=np.array(graph.edge_op),
+        cost=np.array(transfer_times(graph, cluster).ravel()),
+        link=np.array(cluster.link_index.ravel(), np.int64),
         links=len(cluster.links),
         devices=cluster.num_devices,
         blocking=cluster.transfer is TransferModel.BLOCKING,
-        events=events,
+        events=none,
     )
 
 
 def _state(graph: ComputationGraph, devices: int, events: int) -> State:
     """The state that the loop writes to: zeros."""
     n, t, e = graph.num_ops, graph.num_tensors, len(graph.edge_op)
-    changes = devices + 2 * n + t + 2 * e
-    ids = functools.partial(np.zeros, dtype=np.int64)
+    changes, most = devices + 2 * n + t + 2 * e, _most_inputs(graph)
+    times = iter(_zeros(np.float64, events, events, n, t * devices, devices, changes))
+    ids = iter(_zeros(np.int64, *[devices] * 2, t * devices, most, *[changes] * 3, devices + 1, 3))
     return State(
-        start=np.zeros(events),
-        finish=np.zeros(events),
-        done=np.zeros(n),
-        copied=np.zeros(t * devices),
-        clock=np.zeros(devices),
-        held=ids(devices),
-        peak=ids(devices),
-        left=ids(t * devices),
-        moved=ids(int(np.diff(graph.inputs[0]).max(initial=0))),
-        on=ids(changes),
-        when=np.zeros(changes),
-        level=ids(changes),
-        before=ids(changes),
-        last=ids(devices + 1),
-        fault=ids(3),
+        start=next(times),
+        finish=next(times),
+        done=next(times),
+        copied=next(times),
+        clock=next(times),
+        held=next(ids),
+        peak=next(ids),
+        left=next(ids),
+        moved=next(ids),
+        on=next(ids),
+        when=next(times),
+        level=next(ids),
+        before=next(ids),
+        last=next(ids),
+        fault=next(ids),
     )
+
+
+@once_a_pair
+def _most_inputs(graph: ComputationGraph) -> int:
+    """The largest number of tensors that an op reads."""
+    return int(np.diff(graph.inputs[0]).max(initial=0))
+
+
+def _zeros(kind: type, *sizes: int) -> list[np.ndarray]:
+    """Arrays of zeros, parts of one."""
+    ends = np.cumsum(sizes).tolist()
+    whole = np.zeros(ends[-1], kind)
+    return [whole[end - size : end] for size, end in zip(sizes, ends, strict=True)]
 
 
 def _message(graph: ComputationGraph, cluster: Cluster, fault: int, event: int, other: int) -> str:

@@ -164,7 +164,9 @@ def _or_else(nothing: Callable[[], Any], load: Callable[..., Any]) -> Callable[.
     return loaded
 
 
-def run_loops(function: Callable[..., Any], *arguments: Any, seconds: float = math.inf) -> Any:
+def run_loops(
+    function: Callable[..., Any], *arguments: Any, seconds: float = math.inf, copies: bool = True
+) -> Any:
     """The result of ``function``, run as compiled loops over arrays or as Python's loops over lists.
 
     Loading Numba and compiling take longer than small loops in Python. So both are delayed until Python's
@@ -175,11 +177,13 @@ def run_loops(function: Callable[..., Any], *arguments: Any, seconds: float = ma
         that writes to copies of its lists.
       *arguments: Numbers, arrays that are not changed, and named tuples of these.
       seconds: Rough duration in Python, in seconds.
+      copies: Whether compiled loops get copies, like Python's. Otherwise arrays are contiguous and writable,
+        and may change.
     """
     if installed() and _stays_in_python(function, seconds):
         _in_python[function] += seconds
         return function(*map(_lists, arguments))
-    return loops(function)(*map(for_loops, arguments))
+    return loops(function)(*(map(for_loops, arguments) if copies else arguments))
 
 
 def _stays_in_python(function: Callable[..., Any], seconds: float) -> bool:
