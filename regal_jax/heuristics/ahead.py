@@ -12,7 +12,7 @@ from regal_jax.plan.replay import loop_arguments
 from regal_jax.runtime.ahead import Task
 from regal_jax.runtime.compiling import run_loops
 
-__all__ = ["list_moves", "list_schedule", "list_search", "replay", "tasks", "tiny"]
+__all__ = ["list_schedule", "list_search", "replay", "tasks", "tiny"]
 
 
 def tasks() -> list[Task]:
@@ -24,8 +24,7 @@ def tasks() -> list[Task]:
 
     return [
         Task(f"{__name__}:list_schedule", (schedule,)),
-        Task(f"{__name__}:list_search", (climb,)),
-        Task(f"{__name__}:list_moves", (move_op,), here=True),
+        Task(f"{__name__}:list_search", (climb, move_op), here=True),
         Task(f"{__name__}:replay", (execute,), here=True),
     ]
 
@@ -39,13 +38,8 @@ def list_schedule() -> None:
 
 
 def list_search() -> None:
-    """Runs the loops of the search among list schedules, but for those of moves."""
-    ListSearchRun(tiny()[0], Cluster.uniform(2, transfer="free"), 0).run(1)
-
-
-def list_moves() -> None:
-    """Compiles the loops of moves of single ops."""
-    ListSearchRun(*tiny(), 0).compile_moves()
+    """Compiles the other loops of the search among list schedules."""
+    ListSearchRun(*tiny(), 0).compile_loops()
 
 
 def replay() -> None:

@@ -29,7 +29,7 @@ from regal_jax.heuristics.placements import device_subsets, partition_placement
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.schedule_peaks import make_room, peaks
 from regal_jax.plan import BestDraft, Objective, Plan, insert_transfers
-from regal_jax.runtime.compiling import for_loops, loops, usable
+from regal_jax.runtime.compiling import compile_for, for_loops, loops, usable
 from regal_jax.runtime.interrupts import check_interrupt
 from regal_jax.runtime.pointers import address_of
 
@@ -56,6 +56,8 @@ _PRIOR: Final = 20
 """Tries of each kind of change that are assumed at first."""
 _LIMITED_PLACES: Final = 3
 """Fewest devices on which places change where memory is limited, see docs/ablations.md."""
+_VALUES: Final = -3
+"""Index of the values among the arguments of `climb`."""
 _IN_ORDER: Final = 0
 """A rule that takes ops by rank alone."""
 _FIT: Final = next(rule for rule in MEMORY_RULES if rule.goal == "fit")
@@ -235,8 +237,15 @@ class ListSearchRun(HostSearch):
             best.offer(placement, early, {**made, "transfers": "early"})
         return best.plan()
 
-    def compile_moves(self) -> Any:
-        """The address of `move_op`, compiled; 0 if the search does not use it."""
+    def compile_loops(self) -> None:
+        """Compiles the loops without a call, but for those of list scheduling."""
+        from regal_jax.heuristics.list_climb import climb
+
+        given = self._arguments(_Draws(np.zeros((1, 1)), np.zeros((1, 1))), -math.inf, ())
+        compile_for(climb, 0, 0, self._moves(), *given)
+
+    def _moves(self) -> Any:
+        """The address of `move_op`; 0 if the search does not use it."""
         from regal_jax.heuristics.list_moves import move_op
 
         if not self._space.moves_ops:
@@ -255,7 +264,7 @@ class ListSearchRun(HostSearch):
         weighs: Any = 0
         if self._space.limited:
             weighs = address_of(peaks, 2, self._layout, self._state, self._room)
-        return functools.partial(compiled, makes, weighs, self.compile_moves())
+        return functools.partial(compiled, makes, weighs, self._moves())
 
     def _make_space(self) -> Any:
         """The distribution of changes."""
@@ -365,17 +374,10 @@ class ListSearchRun(HostSearch):
 
     def _advance(self, draws: "_Draws", goal: float, given: Sequence["_Given"] = ()) -> int:
         """Makes a schedule for each row of ``draws``, the first ones as ``given``; returns how many."""
-        values = for_loops(np.zeros(2 * len(draws.uniform)))
-        places = self._place_share if self.evaluations >= self._config.places_after else 0.0
         if self._climb is None:
             self._climb = self._loops()
-        made = self._climb(
-            *(self._layout, self._state, self._room, self._steps, self._other, self._space),
-            *(self._trial, self._now, self._best),
-            *(_recipes(given) if given else self._none, self._paid),
-            *(for_loops(rows.ravel()) for rows in draws),
-            *(values, places, goal),
-        )
+        arguments = self._arguments(draws, goal, given)
+        made, values = self._climb(*arguments), arguments[_VALUES]
         ends = self.evaluations + made
         # The value of the current schedule never becomes worse, so that the last one tells of all.
         if made and (float(values[2 * made - 2]), float(values[2 * made - 1])) < self._least:
@@ -385,6 +387,18 @@ class ListSearchRun(HostSearch):
                 self.improves((float(each[i, 0]), float(each[i, 1])))
         self.evaluations = ends
         return made
+
+
+    def _arguments(self, draws: "_Draws", goal: float, given: Sequence["_Given"]) -> tuple[Any, ...]:
+        """The arguments of `climb` after the addresses."""
+        places = self._place_share if self.evaluations >= self._config.places_after else 0.0
+        return (
+            *(self._layout, self._state, self._room, self._steps, self._other, self._space),
+            *(self._trial, self._now, self._best),
+            *(_recipes(given) if given else self._none, self._paid),
+            *(for_loops(rows.ravel()) for rows in draws),
+            *(for_loops(np.zeros(2 * len(draws.uniform))), places, goal),
+        )
 
 
 class _Given(NamedTuple):

@@ -19,7 +19,7 @@ def tasks() -> list[Task]:
     """What a guided search on equal devices without limits of memory needs."""
     loops = (_longest, _standing, _lanczos_loops)
     return [
-        Task(f"{__name__}:measures", loops, here=True),
+        Task(f"{__name__}:measures", loops),
         Task(f"{__name__}:network", (), here=True),
         Task(f"{__name__}:simulator", (), others=(("simulate", *_BLOCKING),)),
     ]

@@ -20,6 +20,7 @@ __all__ = [
     "address_only",
     "borrows",
     "compile_ahead",
+    "compile_for",
     "compiled",
     "counts_no_references",
     "for_loops",
@@ -37,6 +38,8 @@ _LOADING: Final = 0.1
 """Seconds in Python's loops after which Numba is loaded, about the time that loading takes."""
 _COMPILING: Final = 1.0
 """Seconds in Python's loops after which a function is compiled, which takes a few seconds."""
+_WAITING: Final = 0.3
+"""Seconds in Python's loops while another process compiles the function, enough for a first small graph."""
 _in_python: defaultdict[Callable[..., Any], float] = defaultdict(float)
 """Function -> estimated seconds in Python so far."""
 _only_borrow: Final[set[Callable[..., Any]]] = set()
@@ -191,7 +194,8 @@ def _stays_in_python(function: Callable[..., Any], seconds: float) -> bool:
     if "numba" not in sys.modules and sum(_in_python.values()) + seconds <= _LOADING:
         return True
     if ahead.is_compiling(function):
-        return seconds <= _LOADING
+        # More in Python would delay what is compiled here meanwhile.
+        return seconds <= _LOADING and _in_python[function] + seconds <= _WAITING
     if _in_python[function] + seconds > _COMPILING or not usable():
         return False
     return not (getattr(compiled(function), "overloads", ()) or _is_kept(function))
@@ -230,6 +234,22 @@ def _is_missing(function: Callable[..., Any]) -> bool:
     """Whether Numba's cache is in use, and has no current version of the function."""
     file = getattr(getattr(compiled(function), "_cache", None), "_cache_file", None)
     return file is not None and not file._load_index()
+
+
+def compile_for(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Compiles a function of `loops` for such arguments from `for_loops`, without a call.
+
+    Returns:
+      Numba's dispatcher, and the kinds of the arguments; ``None`` if Numba is not in use.
+    """
+    if not usable():
+        return None
+    from numba import typeof  # pyright: ignore[reportPrivateImportUsage]
+
+    dispatcher, kinds = compiled(function), tuple(map(typeof, arguments))
+    if kinds not in dispatcher.overloads:  # Otherwise this would wait for other compilations.
+        uninterrupted(dispatcher.compile)(kinds)
+    return dispatcher, kinds
 
 
 def part(function: Callable[..., Any]) -> Callable[..., Any]:

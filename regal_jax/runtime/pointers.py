@@ -68,11 +68,7 @@ def _kind(argument: Any) -> Any:
 
 
 def _compiled_address(function: Callable[..., Any], returned: int, arguments: tuple[Any, ...]) -> int:
-    from numba import typeof  # pyright: ignore[reportPrivateImportUsage]
-
-    dispatcher, kinds = compiling.compiled(function), tuple(map(typeof, arguments))
-    if kinds not in dispatcher.overloads:  # Otherwise this would wait for other compilations.
-        dispatcher.compile(kinds)
+    dispatcher, kinds = compiling.compile_for(function, *arguments)
     made = dispatcher.overloads[kinds]
     if made.signature.return_type != kinds[returned]:
         raise TypeError(f"{function.__name__} does not return its argument {returned}")

@@ -209,7 +209,7 @@ class Call:
         waiting = collections.deque(members)
         while waiting or due or pool.load:
             # Turns may be waiting for another process that compiles their loops; heuristics need not.
-            crowded = pool.load >= _AHEAD * self._workers and not is_at_work()
+            crowded = pool.load >= _AHEAD * self._workers
             begins = bool(waiting) and not (group.eager and crowded)
             searches = bool(due) and not begins and (group.eager or not pool.load)
             for i, turn in pool.ended(patient=not (begins or searches)):
