@@ -189,14 +189,16 @@ def test_the_second_process_ends_with_the_first(module, tmp_path):
 def test_samples_have_the_types_of_real_graphs():
     from regal_jax.heuristics.list_climb import climb
     from regal_jax.heuristics.list_kernel import schedule
+    from regal_jax.heuristics.list_moves import move_op
 
-    assert [task.functions for task in samples.tasks()] == [(schedule,), (climb,), (execute,)]
+    assert [task.functions for task in samples.tasks()] == [(schedule,), (climb, move_op), (execute,)]
     graph, cluster = generate("layered", 30, 0), Cluster.uniform(3, memory="1GiB", transfer="nvlink4")
     samples.list_schedule()
     samples.list_search()
-    search = ListSearchRun(graph, cluster, 0)
-    search.run(20)
-    assert search.plan() is not None
+    for each in (cluster, Cluster.uniform(4, transfer="nvlink4")):
+        search = ListSearchRun(graph, each, 0)
+        search.run(20)
+        assert search.plan() is not None
     samples.replay()
     ops = graph.topological_order.astype(np.int64)
     compiling.run_loops(execute, *loop_arguments(graph, cluster, np.zeros(30, np.int64), ops))
@@ -204,7 +206,7 @@ def test_samples_have_the_types_of_real_graphs():
     measured = measure(graph, cluster, Balance.BYTES, (Cut.FINE,))
     assert len(measured.standing) == len(measured.coordinates) // 3 == 2
     functions = [function for task in (*samples.tasks(), *guided.tasks()) for function in task.functions]
-    assert [len(compiling.compiled(function).signatures) for function in functions] == [1] * 6
+    assert [len(compiling.compiled(function).signatures) for function in functions] == [1] * 7
 
 
 def test_the_simulator_is_awaited_by_its_name(monkeypatch):

@@ -15,6 +15,7 @@ from regal_jax.errors import ConfigError, InfeasiblePlanWarning, WorkerError
 from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin
 from regal_jax.plan import Plan, contract_for
 from regal_jax.plan.summary import shortage
+from regal_jax.runtime.collection import rare_collection
 from regal_jax.runtime.compiling import compile_ahead
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.solvers.loop.batches import share_out
@@ -141,6 +142,7 @@ def check_and_warn(
             )
 
 
+@rare_collection()
 def optimize_here(
     graphs: Sequence[ComputationGraph],
     clusters: Sequence[Cluster],

@@ -388,7 +388,6 @@ class ListSearchRun(HostSearch):
         self.evaluations = ends
         return made
 
-
     def _arguments(self, draws: "_Draws", goal: float, given: Sequence["_Given"]) -> tuple[Any, ...]:
         """The arguments of `climb` after the addresses."""
         places = self._place_share if self.evaluations >= self._config.places_after else 0.0

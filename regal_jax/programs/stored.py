@@ -55,12 +55,12 @@ def trace_folder() -> pathlib.Path | None:
     It is the default folder of compiled programs, even if JAX's cache is configured otherwise.
     """
     import jax
-    import jax.extend.backend
 
     if not jax.config.jax_enable_compilation_cache:  # pyright: ignore[reportAttributeAccessIssue]
         return None
     # Programs for accelerators have parts that depend on the device for which they are lowered.
-    if set(jax.extend.backend.backends()) != {"cpu"}:
+    chosen = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]
+    if jax.default_backend() != "cpu" or chosen not in (None, "", "cpu"):
         return None
     return own_folder()
 

@@ -22,7 +22,7 @@ from regal_jax.runtime.cores import available_cores
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt
 
-__all__ = ["AHEAD", "Task", "allowed", "await_compiled", "is_at_work", "is_compiling", "start", "work"]
+__all__ = ["AHEAD", "Task", "allowed", "await_compiled", "is_compiling", "start", "work"]
 
 AHEAD: Final = "REGAL_JAX_AHEAD"
 """Environment variable: ``off`` if no second process may compile."""
@@ -101,10 +101,6 @@ class _Helper:
         # A fork of this process has no thread that would set it.
         return self._done[name] if name is not None and os.getpid() == self.parent else None
 
-    @property
-    def is_at_work(self) -> bool:
-        return os.getpid() == self.parent and not all(done.is_set() for done in self._done.values())
-
     def stop(self) -> None:
         """Ends the process, unless this is a fork of the one that started it."""
         if os.getpid() != self.parent:
@@ -149,11 +145,6 @@ def start(tasks: Sequence[Task], folder: str = "") -> None:
     with contextlib.suppress(OSError, RuntimeError):
         _helper = _Helper(tasks, folder)
         atexit.register(_helper.stop)
-
-
-def is_at_work() -> bool:
-    """Whether the second process has anything left to do."""
-    return _helper is not None and _helper.is_at_work
 
 
 def is_compiling(what: Hashable) -> bool:

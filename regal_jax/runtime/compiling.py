@@ -38,8 +38,8 @@ _LOADING: Final = 0.1
 """Seconds in Python's loops after which Numba is loaded, about the time that loading takes."""
 _COMPILING: Final = 1.0
 """Seconds in Python's loops after which a function is compiled, which takes a few seconds."""
-_WAITING: Final = 0.3
-"""Seconds in Python's loops while another process compiles the function, enough for a first small graph."""
+_WAITING: Final = 0.8
+"""Seconds in Python's loops while another process compiles the function, enough for a first graph."""
 _in_python: defaultdict[Callable[..., Any], float] = defaultdict(float)
 """Function -> estimated seconds in Python so far."""
 _only_borrow: Final[set[Callable[..., Any]]] = set()

@@ -13,7 +13,6 @@ import numpy as np
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import Work, counting
 from regal_jax.plan import Contraction, Plan
-from regal_jax.runtime.ahead import is_at_work
 from regal_jax.runtime.cores import available_cores
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits
@@ -208,7 +207,6 @@ class Call:
         pool, due = group.pool, group.due
         waiting = collections.deque(members)
         while waiting or due or pool.load:
-            # Turns may be waiting for another process that compiles their loops; heuristics need not.
             crowded = pool.load >= _AHEAD * self._workers
             begins = bool(waiting) and not (group.eager and crowded)
             searches = bool(due) and not begins and (group.eager or not pool.load)
