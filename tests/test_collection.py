@@ -19,11 +19,15 @@ def as_before():
 
 
 def test_it_is_rarer_within_and_as_before_afterwards():
-    with pytest.raises(KeyError), rare_collection():
+    @rare_collection()
+    def work():
         with rare_collection():
             assert gc.get_threshold() == (50_000, 10, 10)
         assert gc.get_threshold() == (50_000, 10, 10)
         raise KeyError
+
+    with pytest.raises(KeyError):
+        work()
     assert gc.get_threshold() == (700, 10, 10)
 
 
