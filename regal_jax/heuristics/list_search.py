@@ -48,8 +48,8 @@ _START_RULES: Final = 3
 _AT_ONCE: Final = 512
 """Number of changes for which random numbers are drawn at once."""
 _OPS_AT_ONCE: Final = 100_000
-"""About this many ops are scheduled between two checks of whether to end: ten milliseconds at most. A thread may
-wait five milliseconds for Python's lock, which it needs between them."""
+"""About this many ops are scheduled between two checks of whether to end: ten milliseconds at most. A thread
+may wait five milliseconds for Python's lock, which it needs between them."""
 _OPS_IN_PYTHON: Final = 10_000
 """The same where Numba does not compile the loops."""
 _PRIOR: Final = 20
