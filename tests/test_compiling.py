@@ -237,7 +237,9 @@ def pairs(folder, name):
 
 
 def test_a_cache_that_cannot_be_read_is_none(monkeypatch, tmp_path):
-    pytest.importorskip("numba")
+    numba = pytest.importorskip("numba")
+    # The environment may name a folder in which there are other functions.
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     # A missing class, under the name that the index has; then a damaged index; then nothing is wrong.
