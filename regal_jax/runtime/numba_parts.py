@@ -24,7 +24,14 @@ from numba.core.ssa import (
     _iterated_domfronts,
 )
 
-__all__ = ["define_in_scopes", "live_at_entry", "one_assignment_each", "remembered", "variables_of"]
+__all__ = [
+    "define_in_scopes",
+    "live_at_entry",
+    "one_assignment_each",
+    "post_processed",
+    "remembered",
+    "variables_of",
+]
 
 _post_process = PostProcessor.run
 _Names: TypeAlias = Mapping[Hashable, set[str]]
