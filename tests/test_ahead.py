@@ -187,11 +187,11 @@ def test_the_second_process_ends_with_the_first(module, tmp_path):
 
 
 def test_samples_have_the_types_of_real_graphs():
+    from regal_jax.heuristics.insertion_kernel import insert
     from regal_jax.heuristics.list_climb import climb
     from regal_jax.heuristics.list_kernel import schedule
-    from regal_jax.heuristics.list_moves import move_op
 
-    assert [task.functions for task in samples.tasks()] == [(schedule,), (climb, move_op), (execute,)]
+    assert [task.functions for task in samples.tasks()] == [(schedule,), (climb, insert), (execute,)]
     graph, cluster = generate("layered", 30, 0), Cluster.uniform(3, memory="1GiB", transfer="nvlink4")
     samples.list_schedule()
     samples.list_search()

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import signal
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,15 @@ from regal_jax import Cluster, GraphBuilder, optimize, optimize_many
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
-from regal_jax.heuristics import ListSearchConfig, ListSearchRun, heuristic_plans, list_climb
+from regal_jax.heuristics import (
+    ListSearchConfig,
+    ListSearchRun,
+    heuristic_plans,
+    insertion_kernel,
+    list_climb,
+)
 from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.list_kernel import schedule
-from regal_jax.heuristics.list_moves import make_steps, move_op
 from regal_jax.heuristics.list_scheduling import (
     MEMORY_RULES,
     TIME_RULES,
@@ -45,7 +49,10 @@ TWO = Cluster.uniform(2, transfer="blocking")
 COSTLY = "blocking:latency=25us"
 """A transfer takes about half of a mean runtime of a synthetic graph."""
 refinements = st.builds(
-    ListSearchConfig, places_after=st.integers(0, 30), place_share=st.sampled_from([0.0, 0.5, 1.0])
+    ListSearchConfig,
+    insert_after=st.integers(0, 30),
+    turn=st.integers(1, 20),
+    least_gain=st.sampled_from([0.0, 0.1]),
 )
 
 
@@ -174,99 +181,6 @@ def test_following_a_schedule_changes_no_result(
         before = expected
 
 
-_call = pointers.caller()
-
-
-@compiling.only_borrows
-def _moved(address, layout, space, now, trial, op, device, shift, limit):
-    return _call(address, (layout, space, now, trial, op, device, shift, limit), 3)
-
-
-@settings(max_examples=60)
-@given(
-    instance=instances(max_ops=20, devices=(2, 3, 4)),
-    rule=st.sampled_from(TIME_RULES),
-    unit=st.sampled_from([0.1, 3.0]),
-    seed=seeds,
-)
-def test_a_moved_op_is_timed_as_a_schedule_of_such_ranks_and_prices(
-    instance: tuple[ComputationGraph, Cluster], rule: Rule, unit: float, seed: int
-) -> None:
-    graph, cluster = instance
-    n, d = graph.num_ops, cluster.num_devices
-    rng = np.random.default_rng(seed)
-    layout, state = kernel_arguments(graph, cluster)
-    # All transfers take time.
-    layout, state = for_loops(layout._replace(cost=layout.cost + 0.3)), for_loops(state)
-    space = ListSearchRun(graph, cluster, 0)._space._replace(unit=unit)
-    now, trial, other, blank = (for_loops(make_steps(layout, d)) for _ in range(4))
-    address = pointers.address_of(move_op, 3, layout, space, now, trial, 0, 0, 0.0, 0.0)
-    move, make = loops(_moved), loops(schedule)
-
-    def made(rank: np.ndarray, price: np.ndarray, rule: Rule) -> tuple[float, list[int], list[int]]:
-        make(layout, state, for_loops(rank), for_loops(price.ravel()), *rule.numbers, math.inf)
-        events = [int(event) for event in state.event[: state.counts[0]] if event < n]
-        return float(max(state.clock)), events, list(state.place)
-
-    def begun(one: Any, two: Any, path: Sequence[int], homes: Sequence[int]) -> float:
-        for each in (one, two):
-            each.order[:], each.home[:] = path, homes
-        move(address, layout, space, one, two, -1, 0, 0.0, math.inf)
-        return two.result[0]
-
-    makespan, path, homes = made(upward_rank(graph, cluster), np.zeros(n * d), rule)
-    assert begun(now, trial, path, homes) == makespan
-    for _ in range(10):
-        o = int(rng.integers(n))
-        k = int(rng.choice(np.flatnonzero(np.reshape(layout.allowed, (n, d))[o])))
-        shift = float(rng.choice([-1, 0, 1]) * unit * (int(rng.integers(n)) + 0.5))
-        rank, price = np.empty(n), np.full((n, d), 1e9)
-        rank[path] = unit * (n - np.arange(n))
-        rank[o] += shift
-        price[np.arange(n), homes] = 0
-        group = np.flatnonzero(graph.colocation_leader == graph.colocation_leader[o])
-        price[group] = np.where(np.arange(d) == k, 0, 1e9)
-        makespan, *expected = made(rank, price, TIME_RULES[0])
-        limit = makespan * rng.choice([0.9, 1, 1.1]) if rng.random() < 0.7 else math.inf
-        move(address, layout, space, now, trial, o, k, shift, float(limit))
-        if makespan <= limit:
-            assert trial.result[0] == makespan
-            path, homes = expected
-            now.order[:], now.home[:] = path, homes
-        else:
-            assert trial.result[0] > limit
-        for each in (now, trial):
-            assert [list(each.order), list(each.home)] == [path, homes]
-        begun(other, blank, path, homes)
-        count = other.row[n]
-        assert list(now.moved[:count]) == list(other.moved[:count])
-        np.testing.assert_array_equal(trial.finish, now.finish)
-        for name in ("index", "clock", "finish", "row", "arrived"):
-            np.testing.assert_array_equal(getattr(now, name), getattr(other, name), name)
-        np.testing.assert_allclose(now.rest, other.rest, rtol=1e-9, atol=1e-9)
-        assert set(trial.arrived) <= {n}
-
-
-@settings(max_examples=30)
-@given(instance=instances(max_ops=20, devices=(2, 3), transfers=("blocking", "delay")), seed=seeds)
-def test_moves_are_timed_alone_or_as_whole_schedules(
-    instance: tuple[ComputationGraph, Cluster], seed: int
-) -> None:
-    graph, cluster = instance
-    memory = (math.inf,) * cluster.num_devices
-    cluster = Cluster(memory, transfer=cluster.transfer, latency=0.3, bandwidth=8.0)
-    found = []
-    for alone in (True, False):
-        search = ListSearchRun(graph, cluster, seed, ListSearchConfig(places_after=10, place_share=0.6))
-        assert search._space.moves_ops
-        search._space = search._space._replace(moves_ops=alone)
-        search.run(150)
-        plan = search.plan()
-        assert plan is not None
-        found.append((search.history, plan.placement.tolist(), plan.timeline.op.tolist()))
-    assert found[0] == found[1]
-
-
 @settings(max_examples=60)
 @given(instance=instances(max_ops=20), rule=st.sampled_from(TIME_RULES), seed=seeds)
 def test_ranks_and_prices_make_a_schedule_again(
@@ -297,6 +211,7 @@ def test_loops_do_the_same_in_python(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiling, "usable", lambda: False)
         patch.setattr(list_climb, "_call", pointers.call)
+        patch.setattr(insertion_kernel, "_call", pointers.call)
         plain = ListSearchRun(graph, cluster, seed, config)
         assert isinstance(plain._now.rank, list)
         plain.run(60)
@@ -405,10 +320,9 @@ def test_the_scale_of_transfers() -> None:
     assert large > 3 * small
 
 
-def _best_values(transfer: str, share: float) -> list[list[float]]:
-    """For four graphs, the best makespans of 600 schedules, without the changes for the first 200 of them."""
-    cluster = Cluster.uniform(4, transfer=transfer)
-    config = ListSearchConfig(places_after=200, place_share=share)
+def _best_values(transfer: str, insert_after: int) -> list[list[float]]:
+    """For four graphs, the best makespans after 200 and 600 evaluations."""
+    cluster, config = Cluster.uniform(4, transfer=transfer), ListSearchConfig(insert_after=insert_after)
     values = []
     for seed in range(4):
         search = ListSearchRun(generate("erdos-renyi", 60, seed), cluster, 0, config)
@@ -419,12 +333,12 @@ def _best_values(transfer: str, share: float) -> list[list[float]]:
     return values
 
 
-def test_changes_of_the_schedule_itself() -> None:
+def test_insertion_moves() -> None:
     # Without transfers that take time there are none.
-    assert _best_values("blocking", 1.0) == _best_values("blocking", 0.0)
-    with_them, without = (np.array(_best_values(COSTLY, share)) for share in (1.0, 0.0))
+    assert _best_values("blocking", 200) == _best_values("blocking", 600)
+    with_them, without = (np.array(_best_values(COSTLY, after)) for after in (200, 600))
     np.testing.assert_array_equal(with_them[:, 0], without[:, 0])
-    assert np.log(with_them[:, 1] / without[:, 1]).mean() < -0.01
+    assert np.log(with_them[:, 1] / without[:, 1]).mean() < -0.03
 
 
 def test_the_time_of_transfers_of_inputs() -> None:
@@ -447,8 +361,9 @@ def test_the_time_of_transfers_of_inputs() -> None:
         ("price_share", 1.5),
         ("other_rule", "often"),
         ("transfer_share", math.inf),
-        ("places_after", -1),
-        ("place_share", 1.01),
+        ("insert_after", -1),
+        ("turn", 0),
+        ("least_gain", 1.01),
     ],
 )
 def test_impossible_settings(field: str, value: object) -> None:

@@ -18,13 +18,13 @@ __all__ = ["list_schedule", "list_search", "replay", "tasks", "tiny"]
 def tasks() -> list[Task]:
     """What the search among list schedules needs, in the order in which it does."""
     # These imports may load Numba.
+    from regal_jax.heuristics.insertion_kernel import insert
     from regal_jax.heuristics.list_climb import climb
     from regal_jax.heuristics.list_kernel import schedule
-    from regal_jax.heuristics.list_moves import move_op
 
     return [
         Task(f"{__name__}:list_schedule", (schedule,)),
-        Task(f"{__name__}:list_search", (climb, move_op), here=True),
+        Task(f"{__name__}:list_search", (climb, insert), here=True),
         Task(f"{__name__}:replay", (execute,), here=True),
     ]
 

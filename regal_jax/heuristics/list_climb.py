@@ -9,18 +9,10 @@ from regal_jax.heuristics.list_state import FOLLOWED
 from regal_jax.runtime.compiling import only_borrows
 from regal_jax.runtime.pointers import caller
 
-__all__ = ["CANDIDATES", "DRAWS", "Recipe", "Space", "climb"]
+__all__ = ["DRAWS", "Recipe", "Space", "climb"]
 
 DRAWS: Final = 9
-"""Uniform numbers per change, in addition to one for each op that it changes or that it may move."""
-CANDIDATES: Final = 8
-"""Draws of an op and a device; a change of the schedule itself takes the one with most neighbours."""
-_STAYS: Final = 0.6
-"""Probability that such a change moves an op in the order alone, not to another device."""
-_SHIFTS: Final = 0.7
-"""Probability that an op that moves to another device moves in the order as well."""
-_REACH: Final = 0.25
-"""The farthest that an op moves in the order, as a share of all ops."""
+"""Uniform numbers per change, in addition to one for each op that it changes."""
 _NEAR: Final = 0.6
 """Probability that a block moves to the device of a nearby op, if that is another device."""
 _SAME: Final = 0.7
@@ -35,7 +27,7 @@ _call = caller()
 Space = namedtuple(
     "Space",
     "rank rules orders ranks prices rank_noise price_noise price_share other_rule block_share largest_block "
-    "prohibitive limited transfer_noise transfer_share unit control_rows controls grouped moves_ops",
+    "prohibitive limited transfer_noise transfer_share",
 )
 """The distribution of changes.
 
@@ -50,10 +42,6 @@ Attributes:
   limited: Whether memory is limited.
   transfer_noise: ``[N]``, standard deviations of prices at the scale of transfers.
   transfer_share: As in `ListSearchConfig`; 0 where no transfer takes time.
-  unit: Difference between the ranks of ops that are consecutive in a schedule, where ranks repeat its order.
-  control_rows, controls: ``[N + 1]``, ``[C]``, the ops that each op waits for without data.
-  grouped: Whether there are colocation groups.
-  moves_ops: Whether `regal_jax.heuristics.list_moves.move_op` may make changes of the schedule itself.
 """
 
 Recipe = namedtuple("Recipe", "rank price rule value")
@@ -69,35 +57,28 @@ Attributes:
 
 @only_borrows
 def climb(
-    schedule: Any, peaks: Any, move_op: Any, layout: Any, state: Any, room: Any, steps: Any, other: Any,
-    space: Any, trial: Any, now: Any, best: Any, given: Any, paid: Any, uniform: Any, normal: Any,
-    values: Any, places: float, goal: float,
+    schedule: Any, peaks: Any, layout: Any, state: Any, room: Any, space: Any, trial: Any, now: Any,
+    best: Any, given: Any, paid: Any, uniform: Any, normal: Any, values: Any, goal: float,
 ) -> int:  # fmt: skip
     """Hill climbing: changes the current schedule, and keeps the result if it is no worse.
 
     Args:
       schedule: Address of `regal_jax.heuristics.list_kernel.schedule`.
       peaks: Address of `regal_jax.heuristics.schedule_peaks.peaks`; not used where memory is not limited.
-      move_op: Address of `regal_jax.heuristics.list_moves.move_op`; not used without `Space.moves_ops`.
       layout: The graph, as `schedule` takes it.
       state: Space for `schedule`; overwritten.
       room: Space for `regal_jax.heuristics.schedule_peaks.peaks`; overwritten.
-      steps: The current schedule, as `move_op` takes it; ``order`` and ``home`` are ``path`` and ``homes`` of
-        ``state``.
-      other: Space for `move_op`.
       space: The distribution of changes.
       trial: Space for a schedule to try.
       now: The current schedule; its value is infinite if there is none yet.
       best: The best schedule, the first on ties.
       given: The ``G`` schedules to try at first instead of changes of ``now``, one after another: ranks
         ``[G * N]``, prices ``[G * N * D]``, rules ``[G]``.
-      paid: ``[12]``: for blocks, for numbers, for numbers at the scale of transfers and at their own, for
-        changes of the schedule itself, and for all others since these began, the changes that improved the
-        schedule and all changes.
+      paid: ``[8]``: for blocks, for numbers, and for numbers at the scale of transfers and at their own, the
+        changes that improved the schedule and all changes.
       uniform: ``[S * U]`` from [0, 1), of ``S`` changes.
       normal: ``[S * Z]``.
       values: ``[2 * S]``, set to the value of ``now`` after each change.
-      places: Initial probability that a change is one of the current schedule itself.
       goal: The loop ends at a schedule with at most this makespan.
 
     Returns:
@@ -105,7 +86,7 @@ def climb(
     """
     (
         base, rules, orders, ranks, prices, rank_noise, price_noise, price_share, other_rule, block_share,
-        largest_block, prohibitive, limited, transfer_noise, transfer_share, unit, _, _, _, moves_ops,
+        largest_block, prohibitive, limited, transfer_noise, transfer_share,
     ) = space  # fmt: skip
     rank, price, rule, _ = trial
     kept_rank, kept_price, kept_rule, value = now
@@ -113,9 +94,7 @@ def climb(
     given_rank, given_price, given_rule, _ = given
     clock, place, held, event, counts = state.clock, state.place, state.held, state.event, state.counts
     path, kept_place, changed = state.path, state.homes, state.changed
-    memory, resident, peak, leader = layout.memory, layout.resident, room.peak, layout.leader
-    input_rows, inputs, producer = layout.input_rows, layout.inputs, layout.producer
-    after_rows, after, allowed = layout.after_rows, layout.after, layout.allowed
+    memory, resident, peak = layout.memory, layout.resident, room.peak
     n, d = len(base), len(clock)
     tries = len(values) // 2
     draws, noises = len(uniform) // tries, len(normal) // tries
@@ -202,100 +181,20 @@ def climb(
                 for h in range(d):
                     price[o * d + h] = 0.0 if h == k else prohibitive
 
-    def neighbours(o, k):
-        """How many inputs and successors of the op are on device ``k``."""
-        count = 0
-        for j in range(input_rows[o], input_rows[o + 1]):
-            count += kept_place[producer[inputs[j]]] == k
-        for j in range(after_rows[o], after_rows[o + 1]):
-            count += kept_place[after[j]] == k
-        return count
-
-    def draw_move(u):
-        """Draws an op and another device, that of most of its neighbours; returns ``o * d + k``."""
-        found, most = -1, 0
-        for i in range(CANDIDATES):
-            x = uniform[u + DRAWS + i] * n
-            o = int(x)
-            home = k = kept_place[o]
-            # What is left of the number draws a neighbour.
-            before = input_rows[o + 1] - input_rows[o]
-            j = int((x - o) * (before + after_rows[o + 1] - after_rows[o]))
-            if j < before:
-                k = kept_place[producer[inputs[input_rows[o] + j]]]
-            elif after_rows[o] + j - before < after_rows[o + 1]:
-                k = kept_place[after[after_rows[o] + j - before]]
-            if k == home:
-                k = int(uniform[u + 8] * (d - 1))
-                k += k >= home
-            more = neighbours(o, k) - neighbours(o, home)
-            if found < 0 or more > most:
-                found, most = o * d + k, more
-        return found
-
-    def draw_change(u):
-        """Draws the place of one op: ``(op, device, change of its rank)``."""
-        o, far = int(uniform[u + 2] * n), 0.0
-        k = kept_place[o]
-        moves = uniform[u + 1] >= _STAYS
-        if moves:
-            c = draw_move(u)
-            o, k = c // d, c % d
-        if not moves or uniform[u + 5] < _SHIFTS:
-            # The logarithm of the distance is uniform; it is no whole number, so that no ranks are equal.
-            far = unit * (max(1.0, _REACH * n) ** uniform[u + 3] + 0.5)
-            far = far if uniform[u + 4] < 0.5 else -far
-        return o, k, far
-
-    def repeat_schedule(o, k, far):
-        """Ranks and prices that make the current schedule again, but for the place of one op."""
-        for i in range(n):
-            rank[path[i]] = unit * (n - i)
-        for v in range(n):
-            for h in range(d):
-                price[v * d + h] = 0.0 if h == kept_place[v] else prohibitive
-            if k != kept_place[o] and leader[v] == leader[o]:
-                changed[v] = 1
-                for h in range(d):
-                    price[v * d + h] = 0.0 if h == k else prohibitive
-        if far != 0:
-            rank[o] += far
-            changed[o] = 1
-            for v in range(n):
-                # Their keys depend on the ranks of all ops.
-                changed[v] |= resident[v]
-
     for s in range(tries):
         u, z = s * draws, s * noises
-        block, wide, exact, tried = False, False, False, s >= len(given_rule)
-        quick, over, time, same = False, 0.0, np.inf, False
+        block, wide, tried = False, False, s >= len(given_rule)
+        over, time, same = 0.0, np.inf, False
         # A longer schedule would not be kept, unless the current one does not fit.
         limit = value[1] if value[0] == 0 else np.inf
         if tried:
-            share = chance_of(8, 10, places) if places > 0 else 0.0
-            exact = uniform[u] < share
             for o in range(n):
-                changed[o] = 0
-            for o in range(0 if exact else n):
-                rank[o] = kept_rank[o]
-            for i in range(0 if exact else n * d):
+                changed[o], rank[o] = 0, kept_rank[o]
+            for i in range(n * d):
                 price[i] = kept_price[i]
             rule[0] = kept_rule[0]
-            # What is left of the number decides between the others.
-            block = not exact and d > 1 and (uniform[u] - share) / (1 - share) < chance_of(0, 2, block_share)
-            if exact:
-                rule[0] = 0
-                o, k, far = draw_change(u)
-                quick = moves_ops and allowed[o * d + k]
-                for turn in range(int(steps.result[0]) if quick else 2, 2):
-                    for i in range(n if turn == 0 else 0):
-                        other.order[i], other.home[i] = path[i], kept_place[i]
-                    most = limit if turn == 1 else np.inf
-                    _call(move_op, (layout, space, steps, other, o if turn == 1 else -1, k, far, most), 3)
-                    steps.result[0], time = 1.0, other.result[0]
-                if not quick or time <= value[1]:
-                    repeat_schedule(o, k, far)
-            elif block:
+            block = d > 1 and uniform[u] < chance_of(0, 2, block_share)
+            if block:
                 change_block(u)
             else:
                 wide = uniform[u + 7] < chance_of(4, 6, transfer_share)
@@ -308,16 +207,13 @@ def climb(
             rule[0] = given_rule[s]
         r = 6 * rule[0]
         # Most of a schedule is that of the current one, whose choices need no comparison.
-        # The first rule makes every schedule again, unless it was made with a view to memory.
-        same_rule = rule[0] == kept_rule[0] or (exact and rules[6 * kept_rule[0] + 5] == 0)
-        counts[FOLLOWED] = tried and same_rule
-        if not quick:
-            _call(schedule, (
-                layout, state, rank, price, int(rules[r]), rules[r + 1], rules[r + 2], rules[r + 3],
-                rules[r + 4] > 0, int(rules[r + 5]), limit,
-            ), 1)  # fmt: skip
-            time = max(clock)
-            same = counts[FOLLOWED] > 0 and time < np.inf and place[path[n - 1]] < 0
+        counts[FOLLOWED] = tried and rule[0] == kept_rule[0]
+        _call(schedule, (
+            layout, state, rank, price, int(rules[r]), rules[r + 1], rules[r + 2], rules[r + 3],
+            rules[r + 4] > 0, int(rules[r + 5]), limit,
+        ), 1)  # fmt: skip
+        time = max(clock)
+        same = counts[FOLLOWED] > 0 and time < np.inf and place[path[n - 1]] < 0
         if same:
             over, time = value[0], value[1]
         if limited and not same and (0.0, time) <= (value[0], value[1]):
@@ -329,33 +225,24 @@ def climb(
         if better or (over, time) == (value[0], value[1]):
             value[0], value[1] = over, time
             done = 0
-            for i in range(0 if same or quick else counts[0]):
+            for i in range(0 if same else counts[0]):
                 if event[i] < n:
                     path[done] = event[i]
                     done += 1
             for o in range(n):
                 kept_rank[o] = rank[o]
-                if not same and not quick:
+                if not same:
                     kept_place[o] = place[o]
             for i in range(n * d):
                 kept_price[i] = price[i]
             kept_rule[0] = rule[0]
-            for i in range(n if quick else 0):
-                o = path[i] = other.order[i]
-                kept_place[o] = other.home[o]
-            if not quick and not same:
-                steps.result[0] = 0.0
         if better:
             for o in range(n):
                 best_rank[o] = rank[o]
             for i in range(n * d):
                 best_price[i] = price[i]
             best_rule[0] = rule[0]
-        if tried and places > 0:
-            i = 8 if exact else 10
-            paid[i] += better
-            paid[i + 1] += 1
-        if tried and not exact:
+        if tried:
             i = 0 if block else 2
             paid[i] += better
             paid[i + 1] += 1

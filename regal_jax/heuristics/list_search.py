@@ -14,6 +14,7 @@ from regal_jax.checks import check_setting, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, transfer_times
 from regal_jax.heuristics.host_search import HostSearch
+from regal_jax.heuristics.insertion import Insertion, Schedule
 from regal_jax.heuristics.list_scheduling import (
     MEMORY_RULES,
     TIME_RULES,
@@ -41,7 +42,7 @@ _SHARES: Final = (
     "transfer_share",
     "block_share",
     "largest_block",
-    "place_share",
+    "least_gain",
 )
 _START_RULES: Final = 3
 """Number of rules that are tried with each initial placement."""
@@ -54,10 +55,10 @@ _OPS_IN_PYTHON: Final = 10_000
 """The same where Numba does not compile the loops."""
 _PRIOR: Final = 20
 """Tries of each kind of change that are assumed at first."""
-_LIMITED_PLACES: Final = 3
-"""Fewest devices on which places change where memory is limited, see docs/ablations.md."""
-_VALUES: Final = -3
+_VALUES: Final = -2
 """Index of the values among the arguments of `climb`."""
+_LISTS: Final = 0.4
+"""Least number of list schedules between insertion moves, as a share of the insertions of a turn."""
 _IN_ORDER: Final = 0
 """A rule that takes ops by rank alone."""
 _FIT: Final = next(rule for rule in MEMORY_RULES if rule.goal == "fit")
@@ -84,10 +85,9 @@ class ListSearchConfig:
         prices. It is then adapted to the rate at which either has improved the schedule.
       largest_block: Largest number of ops in a block, as a share of all.
       look: Largest number of ready ops that the rules compare.
-      places_after: Schedules after which the current schedule itself changes as well, where transfers take
-        time: one op moves to another device, or to another place in the order. With limited memory this
-        needs three or more devices.
-      place_share: Probability of such a change from then on. It is adapted like `block_share`.
+      insert_after: Schedules after which insertion moves begin, where transfers take time.
+      turn: Number of insertions after which the search decides whether to make list schedules again.
+      least_gain: Insertion moves go on for another turn if they have made the makespan shorter by this share.
 
     Raises:
       ConfigError: A value is out of range.
@@ -103,15 +103,16 @@ class ListSearchConfig:
     block_share: float = 0.5
     largest_block: float = 0.25
     look: int = 8
-    places_after: int = 1000
-    place_share: float = 0.7
+    insert_after: int = 500
+    turn: int = 250
+    least_gain: float = 0.001
 
     def __post_init__(self) -> None:
-        for name in ("ranks", "prices", "look"):
+        for name in ("ranks", "prices", "look", "turn"):
             value = check_setting(type(self).__name__, name, getattr(self, name), 1)
             object.__setattr__(self, name, value)
-        after = check_setting(type(self).__name__, "places_after", self.places_after, 0)
-        object.__setattr__(self, "places_after", after)
+        after = check_setting(type(self).__name__, "insert_after", self.insert_after, 0)
+        object.__setattr__(self, "insert_after", after)
         shares = tuple((name, 1.0) for name in _SHARES)
         for name, most in (("rank_noise", math.inf), ("price_noise", math.inf), *shares):
             given = getattr(self, name)
@@ -136,20 +137,27 @@ class ListSearchRun(HostSearch):
     schedule is made from. A few ops get other ranks, or other prices on the devices, and list scheduling
     makes a new schedule. Where transfers take long, an op that changes its device alone usually runs
     later. A perturbation may therefore also move a block of ops to one device, by prohibitive prices on
-    all others. Later it may also repeat the current schedule but for the device of one op, or its place
-    in the order. The kind of perturbation that has improved the schedule more often is tried more often.
+    all others. The kind of perturbation that has improved the schedule more often is tried more often.
     A schedule is kept if it is no longer than the one before. One that fits the memory is better than any
     that does not.
+
+    Where transfers take time, insertion moves (`regal_jax.heuristics.insertion.Insertion`) improve the best
+    list schedule: its placement, and its order of events, transfers included. They go on while that pays;
+    then the search makes more list schedules. If these have become better in the meantime, insertion moves
+    begin again with the best one.
 
     The search begins with every rule under the graph's own ranks. A few rules are also tried on the plans
     that it is given, and on partitions of the graph for 2, 4, 8, ... and all devices. Times and peaks are
     exact.
 
-    Each schedule that is made is one evaluation.
+    Each list schedule is one evaluation, and so is each insertion. A move of several insertions that begins
+    within the budget is completed.
 
     References:
       Storer, Wu and Vaccari 1992, "New search spaces for sequencing problems with application to job shop
-      scheduling", Management Science 38(10): problem space search.
+      scheduling", Management Science 38(10): problem space search. Taillard 1990, "Some efficient heuristic
+      methods for the flow shop sequencing problem", European Journal of Operational Research 47(1): the best
+      place of an insertion from the times before and after every place.
     """
 
     def __init__(
@@ -173,9 +181,6 @@ class ListSearchRun(HostSearch):
         Raises:
           ClusterError: The cluster does not fit the graph.
         """
-        # Its import may load Numba, which takes longer than most heuristics.
-        from regal_jax.heuristics.list_moves import make_steps
-
         super().__init__(graph, cluster, seed)
         self._config = config or ListSearchConfig()
         self._rules = list(self._config.rules)
@@ -184,18 +189,24 @@ class ListSearchRun(HostSearch):
         self._longest = float(self._rank.max())
         layout, state = kernel_arguments(graph, cluster)
         n, d = graph.num_ops, cluster.num_devices
-        space = layout, state, make_room(layout, state), make_steps(layout, d), make_steps(layout, d)
-        self._layout, self._state, self._room, steps, self._other = map(for_loops, space)
-        self._steps = steps._replace(order=self._state.path, home=self._state.homes)
+        space = layout, state, make_room(layout, state)
+        self._layout, self._state, self._room = map(for_loops, space)
         blank = _Given(np.zeros(n), np.zeros(n * d), 0)
         self._trial, self._now, self._best = (_recipes([blank]) for _ in range(3))
         self._none = type(self._trial)(*(each[:0] for each in self._trial))
         self._space = self._make_space()
-        pays = not self._space.limited or cluster.num_devices >= _LIMITED_PLACES
-        pays = pays and bool(self._transfer_times().any())
-        self._place_share = self._config.place_share if pays else 0.0
-        self._paid = for_loops(np.array([1.0, _PRIOR] * 6))
-        self._normals = self.random.spawn(1)[0]
+        self._paid = for_loops(np.array([1.0, _PRIOR] * 4))
+        self._normals, moves = self.random.spawn(2)
+        pays = d > 1 and bool(self._transfer_times().any())
+        self._moves: Insertion | None = None
+        if pays:
+            other = for_loops(kernel_arguments(graph, cluster)[1]) if self._space.limited else self._state
+            space = self._layout, other, self._room
+            self._moves = Insertion(graph, *space, limited=self._space.limited, random=moves)
+        self._inserting, self._turn_ends = False, self._config.insert_after
+        self._lists, self._owed = self._least_lists, 0
+        # The makespans of the schedules with which insertion moves, and their turn, began.
+        self._listed = self._before = math.inf
         self._draws = _Draws(np.zeros((0, 1)), np.zeros((0, 1)))
         self._starts = self._prices([plan.placement for plan in starts])
         self._begin = collections.deque([*self._recipes(range(len(self._rules)))])
@@ -210,10 +221,14 @@ class ListSearchRun(HostSearch):
           goal: The run ends at a schedule that fits the memory and is no longer than this.
         """
         last = self.evaluations + evaluations
+        paid = min(self._owed, evaluations)
+        self.evaluations, self._owed = self.evaluations + paid, self._owed - paid
         while self.evaluations < last and not (ends is not None and ends()) and self.best > goal:
             check_interrupt()
             if self._begin:
                 self._try_given(last - self.evaluations, goal)
+            elif self._inserts():
+                self._insert(last - self.evaluations, goal)
             else:
                 self._try(last - self.evaluations, goal)
 
@@ -221,15 +236,14 @@ class ListSearchRun(HostSearch):
         """The best plan so far, transfers as scheduled or as early as possible; ``None`` before the first."""
         if not self.evaluations:
             return None
-        # Its import may load Numba, which takes longer than most heuristics.
-        from regal_jax.heuristics.list_kernel import schedule
-
-        self._state.counts[FOLLOWED] = 0
-        rule = self._rules[int(self._best.rule[0])]
-        numbers = self._best.rank, self._best.price, *rule.numbers, math.inf
-        placement, events = placement_and_events(loops(schedule)(self._layout, self._state, *numbers))
-        made = {"method": "list-search", "schedules": self.evaluations, "rule": dataclasses.asdict(rule)}
+        placement, events = self._schedule()
+        rule = dataclasses.asdict(self._rules[int(self._best.rule[0])])
+        made = {"method": "list-search", "schedules": self.evaluations, "rule": rule}
         best = BestDraft(self.graph, self.cluster, Objective.MAKESPAN)
+        moved = self._moves.best if self._moves is not None else None
+        if moved is not None and (0.0, moved.makespan) <= self.least:
+            best.offer(moved.placement, moved.events, {**made, "transfers": "moved"})
+            return best.plan()
         best.offer(placement, events, {**made, "transfers": "as scheduled"})
         if len(events) > self.graph.num_ops:
             ops = events[events < self.graph.num_ops]
@@ -242,16 +256,19 @@ class ListSearchRun(HostSearch):
         from regal_jax.heuristics.list_climb import climb
 
         given = self._arguments(_Draws(np.zeros((1, 1)), np.zeros((1, 1))), -math.inf, ())
-        compile_for(climb, 0, 0, self._moves(), *given)
+        compile_for(climb, 0, 0, *given)
+        if self._moves is not None:
+            self._moves.compile_loops()
 
-    def _moves(self) -> Any:
-        """The address of `move_op`; 0 if the search does not use it."""
-        from regal_jax.heuristics.list_moves import move_op
+    def _schedule(self) -> tuple[np.ndarray, np.ndarray]:
+        """Placement and events of the best list schedule."""
+        # Its import may load Numba, which takes longer than most heuristics.
+        from regal_jax.heuristics.list_kernel import schedule
 
-        if not self._space.moves_ops:
-            return 0
-        given = self._layout, self._space, self._steps, self._other
-        return address_of(move_op, 3, *given, 0, 0, 0.0, 0.0)
+        self._state.counts[FOLLOWED] = 0
+        rule = self._rules[int(self._best.rule[0])]
+        numbers = self._best.rank, self._best.price, *rule.numbers, math.inf
+        return placement_and_events(loops(schedule)(self._layout, self._state, *numbers))
 
     def _loops(self) -> Callable[..., int]:
         """`climb` with the addresses of what it calls."""
@@ -264,17 +281,15 @@ class ListSearchRun(HostSearch):
         weighs: Any = 0
         if self._space.limited:
             weighs = address_of(peaks, 2, self._layout, self._state, self._room)
-        return functools.partial(compiled, makes, weighs, self._moves())
+        return functools.partial(compiled, makes, weighs)
 
     def _make_space(self) -> Any:
         """The distribution of changes."""
         from regal_jax.heuristics.list_climb import Space
 
         graph, cluster, config = self.graph, self.cluster, self._config
-        takes, cost = self._transfer_times(), transfer_times(graph, cluster)
+        takes = self._transfer_times()
         limited = bool(np.isfinite(self._memory).any())
-        rows, controls = graph.control_predecessors
-        alone = np.arange(graph.num_ops)
         return for_loops(
             Space(
                 rank=self._rank,
@@ -292,11 +307,6 @@ class ListSearchRun(HostSearch):
                 limited=limited,
                 transfer_noise=np.maximum(takes, config.price_noise * self._longest),
                 transfer_share=float(config.transfer_share if takes.any() else 0),
-                unit=self._longest / graph.num_ops or 1.0,
-                control_rows=rows.astype(np.int64),
-                controls=controls.astype(np.int64),
-                grouped=bool((graph.colocation_leader != alone).any()),
-                moves_ops=not limited and cluster.num_devices > 1 and bool((cost > 0).all()),
             )
         )
 
@@ -352,10 +362,48 @@ class ListSearchRun(HostSearch):
         if not len(self._draws.uniform):
             self._draws = self._drawn()
         count = min(most, self._at_once)
-        before = self._config.places_after - self.evaluations
-        count = min(count, before) if before > 0 else count
+        if self._moves is not None:
+            count = min(count, max(1, self._turn_ends - self.evaluations))
         made = self._advance(_Draws(*(draws[:count] for draws in self._draws)), goal)
         self._draws = _Draws(*(draws[made:] for draws in self._draws))
+
+    @property
+    def _least_lists(self) -> int:
+        """Number of list schedules after a turn of insertion moves that paid."""
+        return max(1, int(_LISTS * self._config.turn))
+
+    def _inserts(self) -> bool:
+        """Whether an insertion is next, not a list schedule."""
+        moves = self._moves
+        if moves is None or self.evaluations < self._turn_ends:
+            return self._inserting
+        if self._inserting:
+            self._inserting = moves.makespan < self._before * (1 - self._config.least_gain)
+            # While insertion moves do not pay, list schedules get twice as many each time.
+            self._lists = self._least_lists if self._inserting else 2 * self._lists
+        elif self._now.value[0] == 0:
+            self._inserting, value = True, float(self._now.value[1])
+            if value < self._listed:
+                self._listed = value
+                moves.begin(Schedule(*self._schedule(), value))
+            elif moves.best is not None:
+                moves.begin(moves.best)
+        if self._inserting:
+            self._before = moves.makespan
+        self._turn_ends = self.evaluations + (self._config.turn if self._inserting else self._lists)
+        return self._inserting
+
+    def _insert(self, most: int, goal: float) -> None:
+        """Makes insertion moves. The last one is completed, and the next run pays for the rest of it."""
+        if self._moves is None:
+            return
+        before, enough = self.evaluations, min(most, self._turn_ends - self.evaluations)
+        used, made = self._moves.run(self._at_once, enough, goal)
+        for number, makespan in made:
+            self.evaluations = before + number
+            self.improves((0.0, makespan))
+        self.evaluations = before + min(used, most)
+        self._owed = used - min(used, most)
 
     @property
     def _at_once(self) -> int:
@@ -363,12 +411,12 @@ class ListSearchRun(HostSearch):
         return max(1, (_OPS_AT_ONCE if usable() else _OPS_IN_PYTHON) // self.graph.num_ops)
 
     def _drawn(self) -> "_Draws":
-        from regal_jax.heuristics.list_climb import CANDIDATES, DRAWS
+        from regal_jax.heuristics.list_climb import DRAWS
 
         ranks, prices = self._config.ranks, self._config.prices
         width = max(ranks, prices * self.cluster.num_devices)
         return _Draws(
-            self.random.random((_AT_ONCE, DRAWS + max(ranks, prices, CANDIDATES))),
+            self.random.random((_AT_ONCE, DRAWS + max(ranks, prices))),
             self._normals.standard_normal((_AT_ONCE, width)),
         )
 
@@ -390,13 +438,12 @@ class ListSearchRun(HostSearch):
 
     def _arguments(self, draws: "_Draws", goal: float, given: Sequence["_Given"]) -> tuple[Any, ...]:
         """The arguments of `climb` after the addresses."""
-        places = self._place_share if self.evaluations >= self._config.places_after else 0.0
         return (
-            *(self._layout, self._state, self._room, self._steps, self._other, self._space),
+            *(self._layout, self._state, self._room, self._space),
             *(self._trial, self._now, self._best),
             *(_recipes(given) if given else self._none, self._paid),
             *(for_loops(rows.ravel()) for rows in draws),
-            *(for_loops(np.zeros(2 * len(draws.uniform))), places, goal),
+            *(for_loops(np.zeros(2 * len(draws.uniform))), goal),
         )
 
 

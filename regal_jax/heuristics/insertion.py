@@ -1,0 +1,137 @@
+"""Insertion moves: a search among orders of events and placements, for the makespan."""
+
+import math
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from regal_jax.graph import ComputationGraph
+from regal_jax.heuristics.schedule_peaks import peaks
+from regal_jax.runtime.compiling import compile_for, for_loops, loops
+from regal_jax.runtime.pointers import address_of
+
+__all__ = ["Insertion", "Schedule"]
+
+_AT_ONCE: Final = 128
+"""Number of moves for which random numbers are drawn at once."""
+
+
+class Schedule(NamedTuple):
+    """A schedule.
+
+    Attributes:
+      placement: ``[N]``, the device of each op.
+      events: ``[M]``, the events in their order, as a plan has them.
+      makespan: Its makespan.
+    """
+
+    placement: np.ndarray
+    events: np.ndarray
+    makespan: float
+
+
+class Insertion:
+    """Hill climbing for the makespan by insertion moves, from a schedule that fits the memory.
+
+    See `regal_jax.heuristics.insertion_kernel.insert`.
+
+    Args:
+      graph: The graph.
+      layout: The graph, as list scheduling takes it.
+      state: Space for schedules, which others may use between two calls.
+      room: The same for peaks.
+      limited: Whether memory is limited.
+      random: The source of random numbers.
+    """
+
+    def __init__(
+        self,
+        graph: ComputationGraph,
+        layout: Any,
+        state: Any,
+        room: Any,
+        *,
+        limited: bool,
+        random: np.random.Generator,
+    ) -> None:
+        # Its import may load Numba, which takes longer than most heuristics.
+        from regal_jax.heuristics.insertion_kernel import make_work
+
+        self._layout, self._state, self._room, self._limited = layout, state, room, limited
+        self._edges, self._work = for_loops(_edges(graph)), for_loops(make_work(layout))
+        self._random, self._rows = random, np.zeros((0, 1))
+        self._now: Any = None
+        self._best: Schedule | None = None
+
+    @property
+    def best(self) -> Schedule | None:
+        """The best schedule so far, the latest of equal ones; ``None`` before the first."""
+        return self._best
+
+    @property
+    def makespan(self) -> float:
+        """The makespan of the current schedule."""
+        return float(self._now.value[0])
+
+    def begin(self, schedule: Schedule) -> None:
+        """Continues from another schedule."""
+        from regal_jax.heuristics.insertion_kernel import make_events
+
+        self._now = for_loops(make_events(self._layout, *schedule))
+
+    def run(self, moves: int, enough: int, goal: float) -> tuple[int, list[tuple[int, float]]]:
+        """Makes some moves.
+
+        Args:
+          moves: Largest number of moves.
+          enough: No move begins after so many insertions.
+          goal: The run ends at a makespan of at most this.
+
+        Returns:
+          The number of insertions, and for each move the number of its first one and the makespan after it.
+        """
+        from regal_jax.heuristics.insertion_kernel import DRAWS, insert
+
+        if not len(self._rows):
+            self._rows = self._random.random((_AT_ONCE, DRAWS))
+        rows = self._rows[:moves]
+        made = for_loops(np.zeros(2 * len(rows)))
+        weighs: Any = 0
+        if self._limited:
+            weighs = address_of(peaks, 2, self._layout, self._state, self._room)
+        given = for_loops(rows.ravel()), made, self._limited, enough, goal
+        done = loops(insert)(weighs, *self._space, *given)
+        self._rows = self._rows[done:]
+        if self._best is None or self.makespan <= self._best.makespan:
+            placement, events = np.array(self._now.home), np.array(self._now.event)[: self._now.counts[0]]
+            self._best = Schedule(placement, events, self.makespan)
+        return int(self._now.counts[1]), [(int(made[i]), float(made[i + 1])) for i in range(0, 2 * done, 2)]
+
+    def compile_loops(self) -> None:
+        """Compiles the loops without a call."""
+        from regal_jax.heuristics.insertion_kernel import insert
+
+        self.begin(Schedule(np.zeros(len(self._layout.leader), np.int64), np.zeros(0, np.int64), math.inf))
+        given = for_loops(np.zeros(1)), for_loops(np.zeros(2)), self._limited, 1, -math.inf
+        compile_for(insert, 0, *self._space, *given)
+
+    @property
+    def _space(self) -> tuple[Any, ...]:
+        return self._layout, self._state, self._room, self._edges, self._now, self._work
+
+
+def _edges(graph: ComputationGraph) -> Any:
+    from regal_jax.heuristics.insertion_kernel import Edges
+
+    rows, controls = graph.control_predecessors
+    groups = graph.colocation_leader
+    by_tensor = np.argsort(graph.edge_tensor, kind="stable")
+    each = (
+        *(rows, controls, _rows(graph.edge_tensor, graph.num_tensors), graph.edge_op[by_tensor]),
+        *(_rows(groups, graph.num_ops), np.argsort(groups, kind="stable")),
+    )
+    return Edges(*(ids.astype(np.int64) for ids in each))
+
+
+def _rows(ids: np.ndarray, count: int) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(np.bincount(ids, minlength=count))])

@@ -1,0 +1,161 @@
+"""Insertion moves: their schedules are those of the replay, and no place is better than the one taken."""
+
+import contextlib
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import instances
+
+from regal_jax import Cluster, GraphBuilder
+from regal_jax.errors import PlanError
+from regal_jax.graph import ComputationGraph
+from regal_jax.heuristics.insertion import Insertion, Schedule
+from regal_jax.heuristics.insertion_kernel import DRAWS
+from regal_jax.heuristics.list_scheduling import TIME_RULES, kernel_arguments, list_schedule
+from regal_jax.heuristics.schedule_peaks import make_room
+from regal_jax.plan import replay
+from regal_jax.runtime.compiling import for_loops
+
+seeds = st.integers(0, 2**32 - 1)
+
+
+class Given:
+    """Random numbers that a test chooses, for one move."""
+
+    def __init__(self, *numbers: float) -> None:
+        self._row = np.full((1, DRAWS), 0.5)
+        self._row[0, : len(numbers)] = numbers
+
+    def random(self, shape: tuple[int, int]) -> np.ndarray:
+        return np.broadcast_to(self._row, shape)
+
+
+def with_memory(cluster: Cluster, memory: list[float]) -> Cluster:
+    return Cluster(memory, cluster.transfer, latency=cluster.latency, bandwidth=cluster.bandwidth)
+
+
+def begin(
+    graph: ComputationGraph, cluster: Cluster, schedule: tuple[np.ndarray, np.ndarray], random: Any
+) -> Insertion:
+    layout, state = kernel_arguments(graph, cluster)
+    room = make_room(layout, state)
+    limited = bool(np.isfinite(cluster.memory).any())
+    insertion = Insertion(graph, *map(for_loops, (layout, state, room)), limited=limited, random=random)
+    insertion.begin(Schedule(*schedule, replay(graph, cluster, *schedule).makespan))
+    return insertion
+
+
+@settings(max_examples=100)
+@given(instance=instances(max_ops=20), seed=seeds, limited=st.booleans())
+def test_schedules_are_those_of_the_replay_and_never_longer(
+    instance: tuple[ComputationGraph, Cluster], seed: int, limited: bool
+) -> None:
+    graph, cluster = instance
+    rng = np.random.default_rng(seed)
+    price = rng.random((graph.num_ops, cluster.num_devices)) * graph.runtime.max()
+    schedule = list_schedule(graph, cluster, TIME_RULES[seed % len(TIME_RULES)], price)
+    peaks = replay(graph, cluster, *schedule).peak_memory
+    # The schedule fits, with little room or much.
+    memory = [float(peak) * float(rng.choice([1, 1.3])) if limited else math.inf for peak in peaks]
+    cluster = with_memory(cluster, memory)
+    insertion = begin(graph, cluster, schedule, rng)
+    before = insertion.makespan
+    for _ in range(20):
+        used, made = insertion.run(1, 1, -math.inf)
+        assert used >= len(made) == 1
+        assert made[0] == (1, insertion.makespan)
+        best = insertion.best
+        assert best is not None
+        assert best.makespan == insertion.makespan <= before
+        timeline = replay(graph, cluster, best.placement, best.events)
+        assert timeline.makespan == pytest.approx(best.makespan, rel=1e-12)
+        if best.makespan < before:
+            assert timeline.makespan == best.makespan
+        assert (timeline.peak_memory <= np.array(cluster.memory)).all()
+        before = best.makespan
+
+
+def shortest(graph: ComputationGraph, cluster: Cluster, schedule: Schedule, event: int) -> float:
+    """The least makespan over all places of one event."""
+    others = schedule.events[schedule.events != event]
+    found = []
+    for place in range(len(others) + 1):
+        with contextlib.suppress(PlanError):
+            found.append(replay(graph, cluster, schedule.placement, np.insert(others, place, event)).makespan)
+    return min(found)
+
+
+@settings(max_examples=100)
+@given(instance=instances(max_ops=12), seed=seeds)
+def test_no_place_of_an_event_is_better(instance: tuple[ComputationGraph, Cluster], seed: int) -> None:
+    graph, cluster = instance
+    rng = np.random.default_rng(seed)
+    cluster = with_memory(cluster, [math.inf] * cluster.num_devices)
+    price = rng.random((graph.num_ops, cluster.num_devices)) * graph.runtime.max()
+    placement, events = list_schedule(graph, cluster, TIME_RULES[0], price)
+    number, tie = rng.random(2)
+    # The first number is above the share of moves to other devices.
+    insertion = begin(graph, cluster, (placement, events), Given(0.99, number, 0.0, tie))
+    before = Schedule(placement, events, insertion.makespan)
+    assert insertion.run(1, 1, -math.inf)[0] == 1
+    event = int(events[int(number * len(events))])
+    assert insertion.makespan == pytest.approx(shortest(graph, cluster, before, event), rel=1e-12)
+    after = insertion.best
+    assert after is not None
+    np.testing.assert_array_equal(after.placement, placement)
+    np.testing.assert_array_equal(after.events[after.events != event], events[events != event])
+
+
+def chain() -> tuple[ComputationGraph, Cluster]:
+    """``a`` and ``b`` feed ``c``, and ``d`` and ``e`` share a colocation group; a transfer takes a second."""
+    builder = GraphBuilder("chain")
+    builder.add_op("a", runtime=2.0, outputs=[1])
+    builder.add_op("b", runtime=2.0, outputs=[1])
+    builder.add_op("c", runtime=1.0, inputs=["a", "b"], outputs=[1])
+    builder.add_op("d", runtime=4.0, inputs=["c"], colocation_group="group")
+    builder.add_op("e", runtime=4.0, colocation_group="group")
+    return builder.build(), Cluster.uniform(2, transfer="blocking:latency=1s")
+
+
+def test_a_group_moves_with_its_transfers() -> None:
+    graph, cluster = chain()
+    events = np.arange(5)
+    # All candidates are op 4, and it has no neighbour, so that a number draws its device.
+    insertion = begin(graph, cluster, (np.zeros(5, int), events), Given(0.0, 0.0, 0.0, 0.0, *[0.9] * 8))
+    assert insertion.makespan == 13
+    used, _ = insertion.run(1, 1, -math.inf)
+    best = insertion.best
+    assert best is not None
+    assert best.placement.tolist() == [0, 0, 0, 1, 1]
+    # d, e and the transfer of c to the second device.
+    assert used == 3
+    assert best.makespan == 10
+    assert replay(graph, cluster, best.placement, best.events).makespan == 10
+
+
+def test_the_goal_and_the_number_of_insertions_end_it() -> None:
+    graph, cluster = chain()
+    begun = np.zeros(5, int), np.arange(5)
+    rng = np.random.default_rng(0)
+    assert begin(graph, cluster, begun, rng).run(9, 9, 13.0) == (0, [])
+    insertion = begin(graph, cluster, begun, rng)
+    used, made = insertion.run(100, 7, 5.0)
+    # The last move begins within the number.
+    assert made[-1][0] <= 7 <= used
+    assert [number for number, _ in made] == sorted({number for number, _ in made})
+
+
+def test_other_devices_may_be_forbidden() -> None:
+    builder = GraphBuilder("pinned")
+    builder.add_op("a", runtime=1.0, outputs=[1], allowed_devices=[0])
+    builder.add_op("b", runtime=1.0, inputs=["a"], allowed_devices=[0])
+    graph, cluster = builder.build(), Cluster.uniform(2, transfer="blocking:latency=1s")
+    insertion = begin(graph, cluster, (np.zeros(2, int), np.arange(2)), np.random.default_rng(0))
+    insertion.run(50, 50, -math.inf)
+    best = insertion.best
+    assert best is not None
+    assert best.placement.tolist() == [0, 0]
