@@ -44,7 +44,7 @@ def begin(
     layout, state = kernel_arguments(graph, cluster)
     room = make_room(layout, state)
     limited = bool(np.isfinite(cluster.memory).any())
-    insertion = Insertion(graph, *map(for_loops, (layout, state, room)), limited=limited, random=random)
+    insertion = Insertion(graph, *map(for_loops, (layout, room)), limited=limited, random=random)
     insertion.begin(Schedule(*schedule, replay(graph, cluster, *schedule).makespan))
     return insertion
 

@@ -35,7 +35,7 @@ from regal_jax.heuristics.list_scheduling import (
 )
 from regal_jax.heuristics.list_state import FOLLOWED
 from regal_jax.heuristics.ranks import upward_rank
-from regal_jax.heuristics.schedule_peaks import make_room, peaks
+from regal_jax.heuristics.schedule_peaks import listed_of, make_room, peaks
 from regal_jax.plan import Objective, Plan, critical_path, replay
 from regal_jax.runtime import compiling, pointers
 from regal_jax.runtime.compiling import for_loops, loops
@@ -94,7 +94,7 @@ def test_peaks_of_schedules_are_those_of_the_replay(
         rank = upward_rank(graph, cluster) * (0.5 + rng.random(graph.num_ops))
         price = rng.random(graph.num_ops * cluster.num_devices) * rank.max()
         loops(schedule)(layout, state, for_loops(rank), for_loops(price), *rule.numbers, math.inf)
-        found = loops(peaks)(layout, state, room).peak
+        found = loops(peaks)(layout, listed_of(state), room).peak
         timeline = replay(graph, cluster, *placement_and_events(state))
         np.testing.assert_array_equal(np.array(found), timeline.peak_memory)
 

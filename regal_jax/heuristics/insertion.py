@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from regal_jax.graph import ComputationGraph
-from regal_jax.heuristics.schedule_peaks import peaks
+from regal_jax.heuristics.schedule_peaks import make_listed, peaks
 from regal_jax.runtime.compiling import compile_for, for_loops, loops
 from regal_jax.runtime.pointers import address_of
 
@@ -38,8 +38,7 @@ class Insertion:
     Args:
       graph: The graph.
       layout: The graph, as list scheduling takes it.
-      state: Space for schedules, which others may use between two calls.
-      room: The same for peaks.
+      room: Space for peaks, which others may use between two calls.
       limited: Whether memory is limited.
       random: The source of random numbers.
     """
@@ -48,7 +47,6 @@ class Insertion:
         self,
         graph: ComputationGraph,
         layout: Any,
-        state: Any,
         room: Any,
         *,
         limited: bool,
@@ -57,7 +55,8 @@ class Insertion:
         # Its import may load Numba, which takes longer than most heuristics.
         from regal_jax.heuristics.insertion_kernel import make_work
 
-        self._layout, self._state, self._room, self._limited = layout, state, room, limited
+        self._layout, self._room, self._limited = layout, room, limited
+        self._listed = for_loops(make_listed(layout))
         self._edges, self._work = for_loops(_edges(graph)), for_loops(make_work(layout))
         self._random, self._rows = random, np.zeros((0, 1))
         self._now: Any = None
@@ -98,7 +97,7 @@ class Insertion:
         made = for_loops(np.zeros(2 * len(rows)))
         weighs: Any = 0
         if self._limited:
-            weighs = address_of(peaks, 2, self._layout, self._state, self._room)
+            weighs = address_of(peaks, 2, self._layout, self._listed, self._room)
         given = for_loops(rows.ravel()), made, self._limited, enough, goal
         done = loops(insert)(weighs, *self._space, *given)
         self._rows = self._rows[done:]
@@ -117,7 +116,7 @@ class Insertion:
 
     @property
     def _space(self) -> tuple[Any, ...]:
-        return self._layout, self._state, self._room, self._edges, self._now, self._work
+        return self._layout, self._listed, self._room, self._edges, self._now, self._work
 
 
 def _edges(graph: ComputationGraph) -> Any:

@@ -100,7 +100,7 @@ def make_work(layout: Any) -> Work:
 
 @only_borrows
 def insert(
-    peaks: Any, layout: Any, state: Any, room: Any, edges: Any, now: Any, work: Any, uniform: Any, made: Any,
+    peaks: Any, layout: Any, listed: Any, room: Any, edges: Any, now: Any, work: Any, uniform: Any, made: Any,
     limited: bool, enough: int, goal: float,
 ) -> int:  # fmt: skip
     """Hill climbing: moves events of the current schedule, and keeps the result if it is no longer.
@@ -112,7 +112,7 @@ def insert(
     Args:
       peaks: Address of `regal_jax.heuristics.schedule_peaks.peaks`; not used where memory is not limited.
       layout: The graph, as `regal_jax.heuristics.list_kernel.schedule` takes it.
-      state: Space for `peaks`; overwritten.
+      listed: Space for `peaks`; overwritten.
       room: Space for `peaks`; overwritten.
       edges: The rest of the graph.
       now: The current schedule, which fits the memory; replaced.
@@ -366,11 +366,11 @@ def insert(
     def fits(count):
         """Whether the new schedule fits the memory."""
         for i in range(count):
-            state.event[i], state.slot[i] = new[i], i
+            listed.event[i], listed.slot[i] = new[i], i
         for o in range(n):
-            state.place[o] = home[o]
-        state.counts[0], state.counts[1] = count, count
-        _call(peaks, (layout, state, room), 2)
+            listed.place[o] = home[o]
+        listed.counts[0], listed.counts[1] = count, count
+        _call(peaks, (layout, listed, room), 2)
         over = 0.0
         for k in range(d):
             over += max(0.0, room.peak[k] - layout.memory[k])

@@ -57,8 +57,8 @@ Attributes:
 
 @only_borrows
 def climb(
-    schedule: Any, peaks: Any, layout: Any, state: Any, room: Any, space: Any, trial: Any, now: Any,
-    best: Any, given: Any, paid: Any, uniform: Any, normal: Any, values: Any, goal: float,
+    schedule: Any, peaks: Any, layout: Any, state: Any, listed: Any, room: Any, space: Any, trial: Any,
+    now: Any, best: Any, given: Any, paid: Any, uniform: Any, normal: Any, values: Any, goal: float,
 ) -> int:  # fmt: skip
     """Hill climbing: changes the current schedule, and keeps the result if it is no worse.
 
@@ -67,7 +67,8 @@ def climb(
       peaks: Address of `regal_jax.heuristics.schedule_peaks.peaks`; not used where memory is not limited.
       layout: The graph, as `schedule` takes it.
       state: Space for `schedule`; overwritten.
-      room: Space for `regal_jax.heuristics.schedule_peaks.peaks`; overwritten.
+      listed: The part of ``state`` that `regal_jax.heuristics.schedule_peaks.peaks` reads.
+      room: Space for it; overwritten.
       space: The distribution of changes.
       trial: Space for a schedule to try.
       now: The current schedule; its value is infinite if there is none yet.
@@ -218,7 +219,7 @@ def climb(
             over, time = value[0], value[1]
         if limited and not same and (0.0, time) <= (value[0], value[1]):
             # The loops do not know later readers, nor transfers that are inserted at an earlier time.
-            _call(peaks, (layout, state, room), 2)
+            _call(peaks, (layout, listed, room), 2)
             for k in range(d):
                 over += max(0.0, peak[k] - memory[k])
         better = (over, time) < (value[0], value[1])

@@ -28,7 +28,7 @@ from regal_jax.heuristics.list_state import FOLLOWED
 from regal_jax.heuristics.orders import bfs_order, dfs_order
 from regal_jax.heuristics.placements import device_subsets, partition_placement
 from regal_jax.heuristics.ranks import upward_rank
-from regal_jax.heuristics.schedule_peaks import make_room, peaks
+from regal_jax.heuristics.schedule_peaks import listed_of, make_room, peaks
 from regal_jax.plan import BestDraft, Objective, Plan, insert_transfers
 from regal_jax.runtime.compiling import compile_for, for_loops, loops, usable
 from regal_jax.runtime.interrupts import check_interrupt
@@ -191,6 +191,7 @@ class ListSearchRun(HostSearch):
         n, d = graph.num_ops, cluster.num_devices
         space = layout, state, make_room(layout, state)
         self._layout, self._state, self._room = map(for_loops, space)
+        self._events = listed_of(self._state)
         blank = _Given(np.zeros(n), np.zeros(n * d), 0)
         self._trial, self._now, self._best = (_recipes([blank]) for _ in range(3))
         self._none = type(self._trial)(*(each[:0] for each in self._trial))
@@ -200,9 +201,8 @@ class ListSearchRun(HostSearch):
         pays = d > 1 and bool(self._transfer_times().any())
         self._moves: Insertion | None = None
         if pays:
-            other = for_loops(kernel_arguments(graph, cluster)[1]) if self._space.limited else self._state
-            space = self._layout, other, self._room
-            self._moves = Insertion(graph, *space, limited=self._space.limited, random=moves)
+            space = graph, self._layout, self._room
+            self._moves = Insertion(*space, limited=self._space.limited, random=moves)
         self._inserting, self._turn_ends = False, self._config.insert_after
         self._lists, self._owed = self._least_lists, 0
         # The makespans of the schedules with which insertion moves, and their turn, began.
@@ -280,7 +280,7 @@ class ListSearchRun(HostSearch):
         makes = address_of(schedule, 1, self._layout, self._state, *numbers)
         weighs: Any = 0
         if self._space.limited:
-            weighs = address_of(peaks, 2, self._layout, self._state, self._room)
+            weighs = address_of(peaks, 2, self._layout, self._events, self._room)
         return functools.partial(compiled, makes, weighs)
 
     def _make_space(self) -> Any:
@@ -439,7 +439,7 @@ class ListSearchRun(HostSearch):
     def _arguments(self, draws: "_Draws", goal: float, given: Sequence["_Given"]) -> tuple[Any, ...]:
         """The arguments of `climb` after the addresses."""
         return (
-            *(self._layout, self._state, self._room, self._space),
+            *(self._layout, self._state, self._events, self._room, self._space),
             *(self._trial, self._now, self._best),
             *(_recipes(given) if given else self._none, self._paid),
             *(for_loops(rows.ravel()) for rows in draws),

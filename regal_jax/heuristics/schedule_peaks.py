@@ -7,7 +7,10 @@ import numpy as np
 
 from regal_jax.runtime.compiling import only_borrows
 
-__all__ = ["Room", "make_room", "peaks"]
+__all__ = ["Listed", "Room", "listed_of", "make_listed", "make_room", "peaks"]
+
+Listed = namedtuple("Listed", "place event slot counts")
+"""The part of `regal_jax.heuristics.list_state.State` that `peaks` reads."""
 
 Room = namedtuple("Room", "order first position begin end change peak")
 """The space that `peaks` writes to.
@@ -22,6 +25,11 @@ Attributes:
 """
 
 
+def listed_of(state: Any) -> Listed:
+    """The arrays of a `regal_jax.heuristics.list_state.State`."""
+    return Listed(state.place, state.event, state.slot, state.counts)
+
+
 def make_room(layout: Any, state: Any) -> Room:
     """A `Room` for schedules of a `regal_jax.heuristics.list_state.Layout`."""
     devices, events = len(state.clock), len(state.event)
@@ -29,13 +37,19 @@ def make_room(layout: Any, state: Any) -> Room:
     return Room(*(np.zeros(size, np.int64) for size in (*sizes, devices)))
 
 
+def make_listed(layout: Any) -> Listed:
+    """Space for the events of a schedule."""
+    n, events = len(layout.leader), len(layout.leader) + len(layout.inputs)
+    return Listed(*(np.zeros(size, np.int64) for size in (n, events, events, 2)))
+
+
 @only_borrows
-def peaks(layout: Any, state: Any, room: Any) -> Any:
-    """Peak memory of each device under the schedule in ``state``, equal to that of `regal_jax.plan.replay`.
+def peaks(layout: Any, listed: Any, room: Any) -> Any:
+    """Peak memory of each device under a schedule, equal to that of `regal_jax.plan.replay`.
 
     Args:
       layout: The graph, as `regal_jax.heuristics.list_kernel.schedule` takes it.
-      state: As `schedule` returns it.
+      listed: Of the state that `schedule` returns.
       room: Overwritten.
 
     Returns:
@@ -45,14 +59,14 @@ def peaks(layout: Any, state: Any, room: Any) -> Any:
     size, temp, keep, resident, blocking = (
         layout.size, layout.temp, layout.keep, layout.resident, layout.blocking,
     )  # fmt: skip
-    place, event, slot = state.place, state.event, state.slot
+    place, event, slot, counts = listed
     order, first, position, begin, end, change, peak = room
-    n, d, last = len(place), len(peak), state.counts[0]
-    for i in range(state.counts[1] + 1):
+    n, d, last = len(place), len(peak), counts[0]
+    for i in range(counts[1] + 1):
         first[i] = 0
     for i in range(last):
         first[slot[i] + 1] += 1
-    for i in range(state.counts[1]):
+    for i in range(counts[1]):
         first[i + 1] += first[i]
     # An inserted transfer comes after the events that were in its slot before.
     for i in range(last):
