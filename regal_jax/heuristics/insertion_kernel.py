@@ -390,22 +390,28 @@ def insert(
         else:
             todo[0], count = event[int(uniform[u + 1] * counts[0])], 1
             taken[todo[0]] = 1
-        stay, makespan, x = take_out(count), 0.0, uniform[u + 3]
-        limit = value[0] * (1 + _ROUNDING)
+        stay, longest, x = take_out(count), 0.0, uniform[u + 3]
+        limit, shorter = value[0] * (1 + _ROUNDING), value[0] * (1 - _ROUNDING)
         place_group(size, k)
         for i in range(count + 1):
-            if makespan <= limit:
-                # In the end these are the clocks of the whole schedule, as the replay adds them up.
+            low, high = 0, 0
+            if i < count:
+                low, high = bounds_of(todo[i], stay, size > 0)
+                used += longest <= limit
+                if size == 0 and low == high:
+                    longest = np.inf
+            # The clocks of a shorter schedule are added up once more, as the replay does.
+            if longest <= limit and (i < count or longest < shorter):
                 makespan = go_forward(stay)
-                if i < count and makespan <= limit:
-                    low, high = bounds_of(todo[i], stay, size > 0)
+                if i == count or makespan > limit:
+                    longest = makespan
+                else:
                     go_back(stay, low)
-                    makespan = put_in(todo[i], stay, low, high, x)
+                    longest = max(makespan, put_in(todo[i], stay, low, high, x))
                     stay += 1
-                    used += 1
                     x = (x * 997.0 + 0.123) % 1.0
-        if makespan <= value[0] and (not limited or fits(stay)):
-            value[0] = makespan
+        if longest <= limit and (not limited or fits(stay)):
+            value[0] = longest if longest < shorter else value[0]
             for i in range(counts[0]):
                 place[event[i]] = -1
             counts[0] = stay
