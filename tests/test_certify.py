@@ -22,9 +22,10 @@ from regal_jax.problem import make_problem
 from regal_jax.simulate import simulate
 
 
-@pytest.mark.parametrize("training", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("training", [False, True])
 def test_smoke(tmp_path, capsys, monkeypatch, training):
-    """All checks; by default without those whose programs take longest to compile."""
+    """All checks, or those whose programs take less time to compile."""
     every, long = checks("smoke"), ("training steps", "optimize_many, method auto")
     chosen = [(name, call) for name, call in every if training or name not in long]
     monkeypatch.setattr(certify, "checks", lambda size: iter(chosen))

@@ -279,6 +279,7 @@ def test_a_better_order_needs_less_memory(ordered):
     assert first.seconds > 0
 
 
+@pytest.mark.slow
 def test_inductor_keeps_the_order_of_the_plan(ordered):
     module, x, graph, plan = ordered
     # All wide tensors first, and each narrowed before the next is made.

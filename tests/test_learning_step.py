@@ -84,6 +84,7 @@ def test_what_would_leave_it_is_found():
     assert suspects(primitives(found.jaxpr))
 
 
+@pytest.mark.slow
 def test_searches_and_references_have_the_encoding_of_the_task(tmp_path):
     """One op and several; the same searches outside of training find the same."""
     graphs = (*(generate("layered", n, seed=3) for n in (12, 9)), fast_on_first(1, 0))
