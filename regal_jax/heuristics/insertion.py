@@ -12,7 +12,7 @@ from regal_jax.runtime.pointers import address_of
 
 __all__ = ["Insertion", "Schedule"]
 
-_AT_ONCE: Final = 128
+_AT_ONCE: Final = 512
 """Number of moves for which random numbers are drawn at once."""
 
 
@@ -87,13 +87,14 @@ class Insertion:
           goal: The run ends at a makespan of at most this.
 
         Returns:
-          The number of insertions, and for each move the number of its first one and the makespan after it.
+          The number of insertions, and for each move that made the schedule shorter the number of its first
+          one and the makespan after it.
         """
         from regal_jax.heuristics.insertion_kernel import DRAWS, insert
 
         if not len(self._rows):
             self._rows = self._random.random((_AT_ONCE, DRAWS))
-        rows = self._rows[:moves]
+        rows, before = self._rows[:moves], self.makespan
         made = for_loops(np.zeros(2 * len(rows)))
         weighs: Any = 0
         if self._limited:
@@ -104,7 +105,9 @@ class Insertion:
         if self._best is None or self.makespan <= self._best.makespan:
             placement, events = np.array(self._now.home), np.array(self._now.event)[: self._now.counts[0]]
             self._best = Schedule(placement, events, self.makespan)
-        return int(self._now.counts[1]), [(int(made[i]), float(made[i + 1])) for i in range(0, 2 * done, 2)]
+        each = np.reshape(made[: 2 * done], (done, 2))
+        shorter = each[np.diff(each[:, 1], prepend=before) < 0]
+        return int(self._now.counts[1]), [(int(number), float(makespan)) for number, makespan in shorter]
 
     def compile_loops(self) -> None:
         """Compiles the loops without a call."""

@@ -136,6 +136,7 @@ def insert(
     event, home, place, sender, receiver, takes, counts, value = now
     new, spot, clock, rest, finish, after, length, taken, member, anchor, moved, todo = work
     n, d = len(home), len(layout.memory)
+    waits = len(controls) > 0 or not blocking
 
     def time_of(t, h, k):
         return cost[t] if links == 1 else cost[t * links + link[h * d + k]]
@@ -324,7 +325,7 @@ def insert(
 
     def go_back(count, first):
         """Sets the times that are left from the place ``first`` on."""
-        for o in range(n):
+        for o in range(n if waits else 0):
             after[o] = 0.0
         for k in range(d):
             rest[count * d + k] = 0.0
@@ -376,7 +377,7 @@ def insert(
             over += max(0.0, room.peak[k] - layout.memory[k])
         return over == 0
 
-    used = 0
+    used = counts[1] = 0
     for s in range(len(made) // 2):
         if used >= enough or value[0] <= goal:
             return s
@@ -412,7 +413,8 @@ def insert(
                     x = (x * 997.0 + 0.123) % 1.0
         if longest <= limit and (not limited or fits(stay)):
             value[0] = longest if longest < shorter else value[0]
-            for i in range(counts[0]):
+            # A single event leaves the others where they are, and itself in the schedule.
+            for i in range(counts[0] if size > 0 else 0):
                 place[event[i]] = -1
             counts[0] = stay
             for i in range(stay):
