@@ -233,10 +233,12 @@ class ListSearchRun(HostSearch):
                 self._try(last - self.evaluations, goal)
 
     def plan(self) -> Plan | None:
-        """The best plan so far, transfers as scheduled or as early as possible; ``None`` before the first."""
+        """The best plan so far; ``None`` before the first.
+
+        Transfers are where insertion moves put them, or as scheduled, or as early as possible.
+        """
         if not self.evaluations:
             return None
-        placement, events = self._schedule()
         rule = dataclasses.asdict(self._rules[int(self._best.rule[0])])
         made = {"method": "list-search", "schedules": self.evaluations, "rule": rule}
         best = BestDraft(self.graph, self.cluster, Objective.MAKESPAN)
@@ -244,6 +246,7 @@ class ListSearchRun(HostSearch):
         if moved is not None and (0.0, moved.makespan) <= self.least:
             best.offer(moved.placement, moved.events, {**made, "transfers": "moved"})
             return best.plan()
+        placement, events = self._schedule()
         best.offer(placement, events, {**made, "transfers": "as scheduled"})
         if len(events) > self.graph.num_ops:
             ops = events[events < self.graph.num_ops]
