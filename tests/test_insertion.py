@@ -42,9 +42,7 @@ def begin(
     graph: ComputationGraph, cluster: Cluster, schedule: tuple[np.ndarray, np.ndarray], random: Any
 ) -> Insertion:
     layout, state = kernel_arguments(graph, cluster)
-    room = make_room(layout, state)
-    limited = bool(np.isfinite(cluster.memory).any())
-    insertion = Insertion(graph, *map(for_loops, (layout, room)), limited=limited, random=random)
+    insertion = Insertion(graph, *map(for_loops, (layout, make_room(layout, state))), random)
     insertion.begin(Schedule(*schedule, replay(graph, cluster, *schedule).makespan))
     return insertion
 

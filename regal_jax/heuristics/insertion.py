@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from regal_jax.graph import ComputationGraph
+from regal_jax.graph.topology import rows
 from regal_jax.heuristics.schedule_peaks import make_listed, peaks
 from regal_jax.runtime.compiling import compile_for, for_loops, loops
 from regal_jax.runtime.pointers import address_of
@@ -39,7 +40,6 @@ class Insertion:
       graph: The graph.
       layout: The graph, as list scheduling takes it.
       room: Space for peaks, which others may use between two calls.
-      limited: Whether memory is limited.
       random: The source of random numbers.
     """
 
@@ -48,14 +48,13 @@ class Insertion:
         graph: ComputationGraph,
         layout: Any,
         room: Any,
-        *,
-        limited: bool,
         random: np.random.Generator,
     ) -> None:
         # Its import may load Numba, which takes longer than most heuristics.
         from regal_jax.heuristics.insertion_kernel import make_work
 
-        self._layout, self._room, self._limited = layout, room, limited
+        self._layout, self._room = layout, room
+        self._limited = bool(np.isfinite(layout.memory).any())
         self._listed = for_loops(make_listed(layout))
         self._edges, self._work = for_loops(_edges(graph)), for_loops(make_work(layout))
         self._random, self._rows = random, np.zeros((0, 1))
@@ -94,12 +93,12 @@ class Insertion:
 
         if not len(self._rows):
             self._rows = self._random.random((_AT_ONCE, DRAWS))
-        rows, before = self._rows[:moves], self.makespan
-        made = for_loops(np.zeros(2 * len(rows)))
+        drawn, before = self._rows[:moves], self.makespan
+        made = for_loops(np.zeros(2 * len(drawn)))
         weighs: Any = 0
         if self._limited:
             weighs = address_of(peaks, 2, self._layout, self._listed, self._room)
-        given = for_loops(rows.ravel()), made, self._limited, enough, goal
+        given = for_loops(drawn.ravel()), made, self._limited, enough, goal
         done = loops(insert)(weighs, *self._space, *given)
         self._rows = self._rows[done:]
         if self._best is None or self.makespan <= self._best.makespan:
@@ -125,15 +124,7 @@ class Insertion:
 def _edges(graph: ComputationGraph) -> Any:
     from regal_jax.heuristics.insertion_kernel import Edges
 
-    rows, controls = graph.control_predecessors
-    groups = graph.colocation_leader
-    by_tensor = np.argsort(graph.edge_tensor, kind="stable")
-    each = (
-        *(rows, controls, _rows(graph.edge_tensor, graph.num_tensors), graph.edge_op[by_tensor]),
-        *(_rows(groups, graph.num_ops), np.argsort(groups, kind="stable")),
-    )
+    n = graph.num_ops
+    readers = graph.consumer_offset, graph.edge_op
+    each = *graph.control_predecessors, *readers, *rows(graph.colocation_leader, np.arange(n), n)
     return Edges(*(ids.astype(np.int64) for ids in each))
-
-
-def _rows(ids: np.ndarray, count: int) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(np.bincount(ids, minlength=count))])

@@ -1,7 +1,8 @@
 """The loops of `Insertion`: compiled where Numba is, loops of plain Python over lists where it is not.
 
 A move takes some events out of the order of events, and puts each back where the longest path through it is
-shortest. With the clocks before and after every event, one pass over the schedule tells this for all places.
+shortest. One pass forwards, for the clocks before every event, and one backwards, for the time that is left
+after it, tell this for all places.
 """
 
 from collections import namedtuple
@@ -14,9 +15,9 @@ from regal_jax.runtime.pointers import caller
 
 __all__ = ["DRAWS", "Edges", "Events", "Work", "insert", "make_events", "make_work"]
 
-CANDIDATES: Final = 8
+_CANDIDATES: Final = 8
 """Draws of an op and a device; the one with most neighbours on the device moves there."""
-DRAWS: Final = CANDIDATES + 4
+DRAWS: Final = _CANDIDATES + 4
 """Uniform numbers per move."""
 _MOVES: Final = 0.5
 """Share of moves in which an op changes its device; in the others one event changes its place alone."""
@@ -141,6 +142,11 @@ def insert(
     def time_of(t, h, k):
         return cost[t] if links == 1 else cost[t * links + link[h * d + k]]
 
+    def time_to(t, o):
+        """Time of a transfer of the tensor to the device of the op, 0 if it is there."""
+        h, k = home[producer[t]], home[o]
+        return time_of(t, h, k) if h != k else 0.0
+
     def attraction(o, here, k):
         """How many more of its inputs and successors the op has on device ``k`` than on ``here``."""
         more = 0
@@ -155,7 +161,7 @@ def insert(
     def draw_move(u):
         """Draws an op and another device, that of most of its neighbours; ``o * d + k``, or -1."""
         found, highest = -1, 0
-        for i in range(CANDIDATES):
+        for i in range(_CANDIDATES):
             x = uniform[u + 4 + i] * n
             o = int(x)
             here = k = home[o]
@@ -289,8 +295,7 @@ def insert(
             t = inputs[j]
             u = producer[t]
             if spot[u] >= 0:
-                takes_here = time_of(t, home[u], home[o]) if home[u] != home[o] else 0.0
-                latest = max(latest, finish[u] + takes_here)
+                latest = max(latest, finish[u] + time_to(t, o))
         return latest
 
     def go_forward(count):
@@ -320,8 +325,7 @@ def insert(
         for j in range(input_rows[o], input_rows[o + 1] if not blocking else 0):
             t = inputs[j]
             u = producer[t]
-            takes_here = time_of(t, home[u], home[o]) if home[u] != home[o] else 0.0
-            after[u] = max(after[u], path + takes_here)
+            after[u] = max(after[u], path + time_to(t, o))
 
     def go_back(count, first):
         """Sets the times that are left from the place ``first`` on."""

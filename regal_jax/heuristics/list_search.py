@@ -201,22 +201,21 @@ class ListSearchRun(HostSearch):
         pays = d > 1 and bool(self._transfer_times().any())
         self._moves: Insertion | None = None
         if pays:
-            space = graph, self._layout, self._room
-            self._moves = Insertion(*space, limited=self._space.limited, random=moves)
+            self._moves = Insertion(graph, self._layout, self._room, moves)
         self._inserting, self._turn_ends = False, self._config.insert_after
         self._lists, self._owed = self._least_lists, 0
         # The makespans of the schedules with which insertion moves, and their turn, began.
-        self._listed = self._before = math.inf
+        self._began = self._before = math.inf
         self._draws = _Draws(np.zeros((0, 1)), np.zeros((0, 1)))
         self._starts = self._prices([plan.placement for plan in starts])
         self._begin = collections.deque([*self._recipes(range(len(self._rules)))])
         self._begin.extend(map(self._as_planned, starts))
 
     def run(self, evaluations: int, ends: Callable[[], bool] | None = None, goal: float = -math.inf) -> None:
-        """Makes more schedules.
+        """Makes more schedules, and insertion moves.
 
         Args:
-          evaluations: Number of schedules.
+          evaluations: Number of list schedules and insertions.
           ends: Called before every few schedules; ``True`` ends the run.
           goal: The run ends at a schedule that fits the memory and is no longer than this.
         """
@@ -227,8 +226,8 @@ class ListSearchRun(HostSearch):
             check_interrupt()
             if self._begin:
                 self._try_given(last - self.evaluations, goal)
-            elif self._inserts():
-                self._insert(last - self.evaluations, goal)
+            elif self._moves is not None and self._inserts(self._moves):
+                self._insert(self._moves, last - self.evaluations, goal)
             else:
                 self._try(last - self.evaluations, goal)
 
@@ -366,7 +365,7 @@ class ListSearchRun(HostSearch):
             self._draws = self._drawn()
         count = min(most, self._at_once)
         if self._moves is not None:
-            count = min(count, max(1, self._turn_ends - self.evaluations))
+            count = min(count, self._turn_ends - self.evaluations)
         made = self._advance(_Draws(*(draws[:count] for draws in self._draws)), goal)
         self._draws = _Draws(*(draws[made:] for draws in self._draws))
 
@@ -375,10 +374,9 @@ class ListSearchRun(HostSearch):
         """Number of list schedules after a turn of insertion moves that paid."""
         return max(1, int(_LISTS * self._config.turn))
 
-    def _inserts(self) -> bool:
+    def _inserts(self, moves: Insertion) -> bool:
         """Whether an insertion is next, not a list schedule."""
-        moves = self._moves
-        if moves is None or self.evaluations < self._turn_ends:
+        if self.evaluations < self._turn_ends:
             return self._inserting
         if self._inserting:
             self._inserting = moves.makespan < self._before * (1 - self._config.least_gain)
@@ -386,8 +384,8 @@ class ListSearchRun(HostSearch):
             self._lists = self._least_lists if self._inserting else 2 * self._lists
         elif self._now.value[0] == 0:
             self._inserting, value = True, float(self._now.value[1])
-            if value < self._listed:
-                self._listed = value
+            if value < self._began:
+                self._began = value
                 moves.begin(Schedule(*self._schedule(), value))
             elif moves.best is not None:
                 moves.begin(moves.best)
@@ -396,12 +394,10 @@ class ListSearchRun(HostSearch):
         self._turn_ends = self.evaluations + (self._config.turn if self._inserting else self._lists)
         return self._inserting
 
-    def _insert(self, most: int, goal: float) -> None:
+    def _insert(self, moves: Insertion, most: int, goal: float) -> None:
         """Makes insertion moves. The last one is completed, and the next run pays for the rest of it."""
-        if self._moves is None:
-            return
         before, enough = self.evaluations, min(most, self._turn_ends - self.evaluations)
-        used, made = self._moves.run(self._at_once, enough, goal)
+        used, made = moves.run(self._at_once, enough, goal)
         for number, makespan in made:
             self.evaluations = before + number
             self.improves((0.0, makespan))
