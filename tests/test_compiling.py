@@ -13,7 +13,7 @@ import pytest
 
 from regal_jax.datasets import generate
 from regal_jax.graph import Cluster
-from regal_jax.heuristics import list_climb, list_kernel, peaks, schedule_peaks
+from regal_jax.heuristics import insertion_kernel, list_climb, list_kernel, peaks, schedule_peaks
 from regal_jax.heuristics.list_scheduling import MEMORY_RULES, TIME_RULES, list_schedule, quick_schedule
 from regal_jax.heuristics.list_search import ListSearchRun
 from regal_jax.heuristics.orders import lpmf_order
@@ -167,7 +167,7 @@ def test_the_large_kernel_keeps_no_closure():
 
 def test_a_function_that_only_borrows_leaves_its_arrays_alive_and_makes_none():
     numba = pytest.importorskip("numba")
-    for function in (list_kernel.schedule, list_climb.climb, schedule_peaks.peaks):
+    for function in (list_kernel.schedule, list_climb.climb, insertion_kernel.insert, schedule_peaks.peaks):
         # A caller that counts references would drop what such a function returns.
         assert not compiling.compiled(function).targetoptions["_nrt"]
 
@@ -196,7 +196,7 @@ def test_a_function_that_only_borrows_leaves_its_arrays_alive_and_makes_none():
 def test_another_numba_compiles_as_it_does_itself(monkeypatch):
     pytest.importorskip("numba")
     monkeypatch.setitem(sys.modules, "regal_jax.runtime.closures", None)
-    assert compiling._pipeline() == {}
+    assert compiling.pipeline(scalar=False) == compiling.pipeline(scalar=True) == {}
     assert compiling._without_counts() == {"_nrt": False}
     monkeypatch.setitem(sys.modules, "numba.core.cpu", types.SimpleNamespace(CPUTargetOptions=object))
     assert compiling._without_counts() == {}

@@ -25,6 +25,7 @@ from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.programs.words import module_word
 from regal_jax.runtime import compiling
+from regal_jax.runtime.compiling import pipeline
 from regal_jax.simulate import generate_kernel, host, host_call, host_kernel, simulate
 
 HEADER = pathlib.Path(jax.ffi.include_dir()) / "xla/ffi/api/c_api.h"
@@ -188,7 +189,8 @@ def test_a_kernel_that_cannot_be_made_is_replaced_with_a_warning(monkeypatch, no
 def test_no_folder_for_the_cache(monkeypatch):
     compiled = []
 
-    def cfunc(signature, cache=False):
+    def cfunc(signature, cache=False, **options):
+        assert options == pipeline(scalar=True)
         compiled.append(cache)
         if cache:
             raise RuntimeError("cannot cache function: no locator available")

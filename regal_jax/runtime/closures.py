@@ -8,14 +8,17 @@ they read.
 
 import contextlib
 import gc
-from collections.abc import Callable, Iterator
-from typing import Any, Final, Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, Final, Literal
 
+from llvmlite.binding import create_pass_builder, create_pipeline_tuning_options
 from numba.core import analysis, codegen, config, inline_closurecall, ir, postproc, ssa, types, untyped_passes
 from numba.core.compiler import CompilerBase, DefaultPassBuilder
 from numba.core.compiler_machinery import register_pass
+from numba.core.typed_passes import NativeLowering
 from numba.core.untyped_passes import InlineClosureLikes
 
+from regal_jax.runtime.lowering import ScalarLowering
 from regal_jax.runtime.numba_parts import (
     define_in_scopes,
     live_at_entry,
@@ -124,12 +127,13 @@ class Compiler(CompilerBase):
             stack.enter_context(_replaced(types.BaseFunction, "get_call_type", remembered(_get_call_type)))
             return super().compile_extra(func)
 
+    replaced: ClassVar[Mapping[Any, Any]] = {InlineClosureLikes: _InlineClosures}
+    """Passes of Numba, and what is used instead of each."""
+
     def define_pipelines(self) -> list[Any]:
-        """Numba's own passes, but for one."""
+        """Numba's own passes, but for these."""
         manager = DefaultPassBuilder.define_nopython_pipeline(self.state)
-        manager.passes = [
-            (_InlineClosures if each is InlineClosureLikes else each, text) for each, text in manager.passes
-        ]
+        manager.passes = [(self.replaced.get(each, each), text) for each, text in manager.passes]
         manager.finalize()
         return [manager]
 
@@ -140,9 +144,14 @@ def _lay_out(library: Any, module: Any) -> None:
 
 
 def _optimize_once(library: Any) -> None:
-    """Numba's ``_optimize_final_module`` without its first half, which prepares counts of references."""
-    passes, builder = library._codegen._module_pass_manager()
-    passes.run(library._final_module, builder)
+    """Numba's ``_optimize_final_module`` for short loops.
+
+    It has no first half, which prepares counts of references, and unrolls no loop.
+    """
+    tuning = create_pipeline_tuning_options(speed_level=int(config.OPT))  # pyright: ignore[reportAttributeAccessIssue]
+    tuning.loop_vectorization = tuning.slp_vectorization = tuning.loop_unrolling = False
+    builder = create_pass_builder(library._codegen._tm, tuning)
+    builder.getModulePassManager().run(library._final_module, builder)
 
 
 def _has_no_array(func_ir: Any) -> None:
@@ -150,7 +159,6 @@ def _has_no_array(func_ir: Any) -> None:
 
 
 _SCALAR_PARTS: Final = (
-    (config, "LOOP_VECTORIZE", 0),
     (codegen.CPUCodeLibrary, "_optimize_functions", _lay_out),
     (codegen.CPUCodeLibrary, "_optimize_final_module", _optimize_once),
     (inline_closurecall, "_fix_nested_array", _has_no_array),
@@ -161,10 +169,13 @@ for _where, _name, _ in (*_PARTS, *_SCALAR_PARTS):
 
 
 class ScalarCompiler(Compiler):
-    """For functions that make no arrays and count no references; their loops have no vector instructions.
+    """For functions that make no arrays and count no references, whose loops are short.
 
-    The preparation of such instructions takes longer than a few iterations.
+    Loops have no vector instructions and are not unrolled: the preparation of either takes longer than a few
+    iterations.
     """
+
+    replaced: ClassVar[Mapping[Any, Any]] = {**Compiler.replaced, NativeLowering: ScalarLowering}
 
     def compile_extra(self, func: Callable[..., Any]) -> Any:
         """As that of `Compiler`."""

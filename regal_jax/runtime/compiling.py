@@ -28,6 +28,7 @@ __all__ = [
     "loops",
     "only_borrows",
     "part",
+    "pipeline",
     "run_loops",
     "usable",
 ]
@@ -114,7 +115,7 @@ def compiled(function: Callable[..., Any]) -> Any:
 
     scalar = borrows(function)
     options: dict[str, Any] = {"error_model": "numpy", "nogil": True, "no_cfunc_wrapper": True}
-    options |= _pipeline(vectorizes=not scalar)
+    options |= pipeline(scalar=scalar)
     if scalar:
         # Rewrites unite operations on whole arrays, of which there are none.
         options |= {"no_rewrites": True, **_without_counts()}
@@ -135,13 +136,18 @@ def _without_counts() -> dict[str, Any]:
     return {"_nrt": False} if hasattr(CPUTargetOptions, "_nrt") else {}
 
 
-def _pipeline(*, vectorizes: bool = True) -> dict[str, Any]:
-    """Options of ``njit`` with which large functions compile faster, if Numba has what they change."""
+def pipeline(*, scalar: bool) -> dict[str, Any]:
+    """Options of ``njit`` with which large functions compile faster, if Numba has what they change.
+
+    Args:
+      scalar: Whether the function makes no array and its loops are short, so that they are neither vectorised
+        nor unrolled.
+    """
     try:
         from regal_jax.runtime.closures import Compiler, ScalarCompiler
     except (ImportError, AttributeError):
         return {}
-    return {"pipeline_class": Compiler if vectorizes else ScalarCompiler}
+    return {"pipeline_class": ScalarCompiler if scalar else Compiler}
 
 
 def _forgiving(dispatcher: Any) -> Any:

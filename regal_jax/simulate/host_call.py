@@ -18,6 +18,8 @@ from numba import cfunc, njit, types
 from numba.core import cgutils, typing
 from numba.extending import intrinsic
 
+from regal_jax.runtime.compiling import pipeline
+
 __all__ = [
     "API_VERSION",
     "allocate",
@@ -38,7 +40,7 @@ API_VERSION: Final = (0, 1)
 """The requested version of the interface; XLA refuses versions that it does not support."""
 
 # These are never called from Python; the wrappers for that would double the time of compilation.
-_compiled = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True)
+_compiled = njit(no_cpython_wrapper=True, no_cfunc_wrapper=True, **pipeline(scalar=True))
 
 # Offsets of the words that are read, see c_api.h. A struct begins with its size and its extensions.
 _EXTENSION: Final = 1
@@ -122,9 +124,9 @@ def c_function(answer: Callable[[int], int]) -> Any:
     """``answer`` as a C function ``int64 (int64 frame)``, compiled or from Numba's cache."""
     signature = types.int64(types.int64)
     try:
-        return cfunc(signature, cache=True)(answer)
+        return cfunc(signature, cache=True, **pipeline(scalar=True))(answer)
     except RuntimeError:  # There is no folder for the cache.
-        return cfunc(signature)(answer)
+        return cfunc(signature, **pipeline(scalar=True))(answer)
 
 
 def task_of(work: Callable[..., int]) -> Any:

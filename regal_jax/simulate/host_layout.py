@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 from numba import njit
 
+from regal_jax.runtime.compiling import pipeline
 from regal_jax.simulate.host_call import allocate, operand, pointer, result, size_of
 
 __all__ = [
@@ -51,7 +52,7 @@ ROW: Final = (1 << _ROW_BITS) - 1
 KEY_SHIFT: Final = _ROW_BITS + 2 * PLACE_BITS
 """An event, packed: key, row (an op, or ``N`` and a tensor), source, device."""
 
-compiled = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
+compiled = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True, **pipeline(scalar=True))
 
 Graph = namedtuple(
     "Graph",
