@@ -210,7 +210,8 @@ def test_progress_goes_on_from_part_to_part(graphs):
 @pytest.mark.parametrize("when", ["first part", "second part"])
 def test_ctrl_c_keeps_the_best_so_far(graphs, when, times, monkeypatch):
     calls = []
-    # `auto` has two parts on the accelerator only where it has none on the host.
+    # `auto` has BRKGA and annealing only where it has no search on the host.
+    monkeypatch.setattr("regal_jax.solvers.portfolio.usable", lambda: False)
     cluster, objective = TWO, Objective.MAKESPAN
     if when == "second part":
         cluster, objective = Cluster.uniform(1), Objective.PEAK_MEMORY
@@ -223,8 +224,6 @@ def test_ctrl_c_keeps_the_best_so_far(graphs, when, times, monkeypatch):
         return fitness(problem, genes, objective)
 
     monkeypatch.setattr(solve, "_fitness", lambda *_: pressing)
-    if when == "second part":
-        monkeypatch.setattr("regal_jax.solvers.portfolio.usable", lambda: False)
     plan = optimize(graphs[1], cluster, objective=objective, method="auto", evaluations=2000)
     plan.verify(graphs[1])
     assert plan.provenance["stopped"] == "interrupted"
@@ -244,7 +243,11 @@ def told_parts(plan):
 def test_parts_are_told_in_the_provenance(graphs, monkeypatch):
     on_accelerator = ["BrkgaConfig", "AnnealingConfig"]
     plan = optimize(graphs[0], TWO, method="auto", evaluations=150)
+    assert set(told_parts(plan)) == {"ListSearchConfig"}
+    # A policy that was asked for guides BRKGA.
+    plan = optimize(graphs[0], TWO, method="auto", evaluations=150, policy="default")
     assert told_parts(plan)[:2] == ["ListSearchConfig", "BrkgaConfig"]
+    assert plan.provenance["policy"] == "default"
     plan = optimize(graphs[0], TWO, method="auto", objective="peak-memory", evaluations=150)
     assert told_parts(plan)[:2] == ["PeakSearchConfig", "BrkgaConfig"]
     plan = optimize(graphs[0], Cluster.uniform(1), method="auto", objective="peak-memory", evaluations=150)
@@ -262,7 +265,7 @@ def turn_of_host(spent, **options):
 
 
 def test_where_nothing_can_be_gained_the_host_has_the_rest(graphs, monkeypatch):
-    both = Auto().agenda(Objective.MAKESPAN, 2)
+    both = Auto(policy="default").agenda(Objective.MAKESPAN, 2)
     stalled = [turn_of_host(400)]
     assert next_turn(stalled, 1000, both, settled=False) == (1, 100)
     assert next_turn(stalled, 1000, both, settled=True) == (0, 600)
@@ -272,7 +275,8 @@ def test_where_nothing_can_be_gained_the_host_has_the_rest(graphs, monkeypatch):
 
     asked = []
     monkeypatch.setattr("regal_jax.solvers.loop.call.is_settled", lambda plan: asked.append(plan) or True)
-    plan = optimize(graphs[0], TWO, method="auto", evaluations=150)
+    with pytest.warns(UserWarning, match="the policy guided no search"):
+        plan = optimize(graphs[0], TWO, method="auto", evaluations=150, policy="default")
     assert set(told_parts(plan)) == {"ListSearchConfig"}
     assert asked[-1].sort_key == plan.sort_key
 
@@ -315,8 +319,9 @@ def test_impossible_parts():
 
 
 def test_the_last_part_gets_all_that_is_left():
-    for devices in (1, 2):
-        assert Auto().agenda(Objective.MAKESPAN, devices).device_stages[-1].parts[-1].share == 1
+    for objective, devices in ((Objective.MAKESPAN, 1), *[(Objective.PEAK_MEMORY, n) for n in (1, 2)]):
+        assert Auto().agenda(objective, devices).device_stages[-1].parts[-1].share == 1
+    assert Auto().agenda(Objective.MAKESPAN, 2).device_stages == ()
 
 
 def test_what_is_given_says_which_search_it_is_for(graphs, tmp_path):

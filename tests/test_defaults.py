@@ -135,7 +135,7 @@ class TestTheBudget:
     HOST, ACC = 0, 1
 
     def test_what_pays_has_the_rest(self):
-        both = Auto().agenda(Objective.MAKESPAN, 2)
+        both = Auto(policy="default").agenda(Objective.MAKESPAN, 2)
         assert next_turn([], 1000, both) == (self.HOST, 1000)
         assert next_turn([], 1000, Brkga().agenda(Objective.MAKESPAN, 2)) == (0, 1000)
         assert next_turn([turn(self.HOST, 1000)], 1000, both) is None
@@ -152,7 +152,7 @@ class TestTheBudget:
     def test_a_search_that_stalls_gives_its_rest_away(self, model):
         # The best plan uses one device, so no later schedule improves on the first.
         cluster = Cluster.uniform(2, transfer="blocking:latency=1s,bandwidth=1GB/s")
-        plan = optimize(model, cluster, evaluations=1000)
+        plan = optimize(model, cluster, evaluations=1000, policy="default")
         shares = [(next(n for n in p if n.endswith("Config")), p["share"]) for p in plan.provenance["parts"]]
         assert shares[0] == ("ListSearchConfig", pytest.approx(budget.step_evaluations(1000, 4) / 1000))
         assert [name for name, _ in shares][1:] == ["BrkgaConfig", "ListSearchConfig"]

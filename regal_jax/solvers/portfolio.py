@@ -105,16 +105,18 @@ class _Stages:
 
 @dataclasses.dataclass(frozen=True)
 class Auto(Solver):
-    """The default: a search on the host for as long as it improves, then BRKGA guided by a policy.
+    """The default: a search on the host, and BRKGA where that may improve its plan.
 
-    For the makespan the search on the host is `ListSearch`; it also searches the contracted graph if that is
-    much smaller. For peak memory it is `PeakSearch`, or `OrderSearch` on one device. Where there is none (the
-    makespan on one device, or no compiled loops), BRKGA gets four fifths of the budget. Annealing from its
-    best plan gets the rest.
+    For the makespan on several devices the search on the host is `ListSearch`, which has the whole budget; it
+    also searches the contracted graph if that is much smaller. For peak memory it is `PeakSearch`, or
+    `OrderSearch` on one device, for as long as it improves; then BRKGA takes over. Where there is no search
+    on the host (the makespan on one device, or no compiled loops), BRKGA gets four fifths of the budget, and
+    annealing from its best plan the rest.
 
     Attributes:
       brkga: Settings of BRKGA.
-      policy: What guides BRKGA, as in `Brkga`; ``None`` for the shipped weights, if there are any.
+      policy: What guides BRKGA, as in `Brkga`; ``None`` for the shipped weights, if there are any. With a
+        policy, BRKGA also takes over from `ListSearch`.
     """
 
     name: ClassVar[str] = "auto"
@@ -136,7 +138,7 @@ class Auto(Solver):
         return Guide.of(self.policy, optional=True)
 
     def agenda(self, objective: Objective, num_devices: int) -> Agenda:
-        """Two stages, or one where there is no search on the host."""
+        """One or two stages."""
         guide = self.guide
         # In Python the loops take twenty times as long.
         makespan = objective is Objective.MAKESPAN
@@ -145,4 +147,6 @@ class Auto(Solver):
             return Agenda((DeviceStage(parts, guide),))
         searches = [solver for solver in _HOST_SEARCHES if solver.suits(objective, num_devices)]
         host = HostStage(searches[0], contracts=makespan)
+        if makespan and (guide is None or self.policy is None):
+            return Agenda((host,))
         return Agenda((host, DeviceStage((Part(1.0, self.brkga),), guide)))

@@ -219,9 +219,9 @@ def _values(plans: Iterable[Plan]) -> dict[str, float]:
 
 
 def _parts(settings: Settings, num_devices: int, turns: Sequence[Turn]) -> dict[str, Any]:
-    """The turns in order with their shares of the budget, if the method has several searches."""
+    """The turns in order with their shares of the budget, if the method may have several searches."""
     agenda = settings.agenda(num_devices)
-    if agenda.count < 2:
+    if agenda.count < 2 and not any(isinstance(one, HostStage) and one.contracts for one in agenda.stages):
         return {}
     parts: list[dict[str, Any]] = []
     for turn in turns:
