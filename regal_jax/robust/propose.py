@@ -237,7 +237,7 @@ def propose(
     options = {} if evaluations is None or source not in _SEARCHES else {"evaluations": evaluations}
     name, proposer = make_source(source, weights=file, temperature=temperature, **options)
     with interruptible():
-        key, chooses = jax.random.split(as_key(seed)[0])
+        key, chooses = jax.random.split(as_key(seed))
         sequence, devices = proposer.propose(graph, cluster, count, key)
         found = Candidates.of(graph, cluster, sequence, devices, name)
         if not len(found):

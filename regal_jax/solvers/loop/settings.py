@@ -1,10 +1,11 @@
 """`Settings`: the checked arguments of a call."""
 
 import dataclasses
+import functools
 import os
 import reprlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Settings", "as_key", "check_pairs", "each", "one_seed"]
 
+_THREEFRY: Final = "threefry2x32"
+"""The kind of keys whose numbers are 0 and a seed of 32 bits."""
+
 
 def one_seed(seed: int | jax.Array, key: int | jax.Array | None) -> int | jax.Array:
     """The seed, of which ``key`` is the former name.
@@ -37,16 +41,26 @@ def one_seed(seed: int | jax.Array, key: int | jax.Array | None) -> int | jax.Ar
     return key
 
 
-def as_key(key: Any) -> tuple[jax.Array, int | None]:
-    """A typed key, and the seed that it was made from; ``None`` if a key was given."""
-    seed = whole(key)
-    if seed is not None:
-        if not 0 <= seed < 2**32:
-            raise ConfigError(f"seed: must be from 0 to {2**32 - 1}, got {shown(seed)}")
-        return jax.random.key(np.uint32(seed)), seed
-    if isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0:
-        return key, None
-    raise ConfigError(f"seed: give a whole number or jax.random.key(number), got {key!r}")
+def as_key(seed: Any) -> jax.Array:
+    """The typed key that a seed stands for, or a given key.
+
+    Raises:
+      ConfigError: It is neither a whole number from 0 to 2^32 - 1 nor a typed key.
+    """
+    given = _seed_or_key(seed)
+    return jax.random.key(np.uint32(given)) if isinstance(given, int) else given
+
+
+def _seed_or_key(seed: Any) -> int | jax.Array:
+    """A whole number, or a typed key. A number needs no device of JAX."""
+    number = whole(seed)
+    if number is not None:
+        if not 0 <= number < 2**32:
+            raise ConfigError(f"seed: must be from 0 to {2**32 - 1}, got {shown(number)}")
+        return number
+    if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key) and seed.ndim == 0:
+        return seed
+    raise ConfigError(f"seed: give a whole number or jax.random.key(number), got {seed!r}")
 
 
 def _solver(method: "str | Solver | None", policy: Any) -> Solver:
@@ -73,8 +87,7 @@ class Settings:
     solver: Solver
     objective: Objective
     evaluations: int
-    key: jax.Array
-    seed: int | None
+    seed_or_key: int | jax.Array
     warm_start: bool
     earlier: tuple[Plan, ...]
     contract: bool | None
@@ -124,13 +137,11 @@ class Settings:
                 f"warm_start: {chosen.name} does not use earlier plans; leave it out, or use a search: "
                 f"{solver_names(searching=True)}"
             )
-        typed, number = as_key(seed)
         return cls(
             solver=chosen,
             objective=Objective(objective),
             evaluations=budget,
-            key=typed,
-            seed=number,
+            seed_or_key=_seed_or_key(seed),
             warm_start=bool(earlier) or warm_start is not False,
             earlier=earlier,
             contract=contract,
@@ -141,8 +152,20 @@ class Settings:
         )
 
     @property
+    def seed(self) -> int | None:
+        """The seed; ``None`` if a key was given."""
+        return self.seed_or_key if isinstance(self.seed_or_key, int) else None
+
+    @functools.cached_property
+    def key(self) -> jax.Array:
+        """The typed key."""
+        return as_key(self.seed_or_key)
+
+    @property
     def key_words(self) -> list[int]:
         """The key as numbers: for a file, or for the host's random numbers."""
+        if self.seed is not None and jax.config.jax_default_prng_impl == _THREEFRY:
+            return [0, self.seed]
         return np.asarray(jax.random.key_data(self.key)).tolist()
 
     @property
