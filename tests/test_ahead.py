@@ -205,17 +205,24 @@ def test_samples_have_the_types_of_real_graphs():
     guided.measures()
     measured = measure(graph, cluster, Balance.BYTES, (Cut.FINE,))
     assert len(measured.standing) == len(measured.coordinates) // 3 == 2
-    functions = [function for task in (*samples.tasks(), *guided.tasks()) for function in task.functions]
+    tasks = *samples.tasks(), *guided.tasks(peaks=False)
+    functions = [function for task in tasks for function in task.functions]
     assert [len(compiling.compiled(function).signatures) for function in functions] == [1] * 7
 
 
-def test_the_simulator_is_awaited_by_its_name(monkeypatch):
-    awaited = []
+@pytest.mark.parametrize("peaks", [False, True])
+def test_the_simulator_is_awaited_by_its_name(peaks, monkeypatch):
+    awaited, made = [], []
     monkeypatch.setattr(host, "await_compiled", awaited.append)
     monkeypatch.setattr(host.jax.ffi, "register_ffi_target", lambda *_, **__: None)
     monkeypatch.setattr(host._registered, "names", set())
-    host._register.__wrapped__("simulate", True, False)
-    assert awaited == [other for task in guided.tasks() for other in task.others]
+    host._register.__wrapped__("simulate", True, peaks)
+    tasks = guided.tasks(peaks=peaks)
+    assert awaited == [other for task in tasks for other in task.others]
+    # The other process compiles that variant.
+    monkeypatch.setattr("regal_jax.simulate.host_kernel.handler", lambda *variant: made.append(variant))
+    tasks[-1].run()
+    assert made == [(True, peaks)]
 
 
 def test_large_calls_compile_ahead(monkeypatch):
@@ -229,11 +236,13 @@ def test_large_calls_compile_ahead(monkeypatch):
     graph, cluster = generate("layered", 20, 0), Cluster.uniform(2)
     optimize(graph, cluster, method="list-search", evaluations=20, progress=False)
     monkeypatch.setattr("regal_jax.api.many._LARGE", 400)
-    for method, tasks in (
-        ("auto", [*samples.tasks(), *guided.tasks()]),
-        ("list-search", samples.tasks()),
-        ("brkga", []),
+    for options, tasks in (
+        ({}, samples.tasks()),
+        ({"method": "auto", "policy": "default"}, [*samples.tasks(), *guided.tasks(peaks=False)]),
+        ({"objective": "peak-memory"}, guided.tasks(peaks=True)),
+        ({"method": "list-search"}, samples.tasks()),
+        ({"method": "brkga"}, []),
     ):
         with pytest.raises(Asked) as error:
-            optimize(graph, cluster, method=method, evaluations=20, progress=False)
+            optimize(graph, cluster, evaluations=20, progress=False, **options)
         assert error.value.args == (tasks,)

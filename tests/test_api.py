@@ -3,6 +3,8 @@
 import importlib
 import itertools
 import math
+import subprocess
+import sys
 
 import chex
 import jax
@@ -21,6 +23,7 @@ from regal_jax.problem import Bucket
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.solve import fitness
 from regal_jax.solvers.loop.batches import cut, make_batch
+from regal_jax.solvers.loop.settings import Settings
 
 solve = importlib.import_module("regal_jax.solve.solve")
 TWO = Cluster.uniform(2, transfer="blocking")
@@ -169,6 +172,35 @@ def test_seeds_differ_and_keys_equal_their_seed(graph):
     assert same(a, optimize(graph, TWO, seed=jax.random.key(0), **options))
     b = optimize(graph, TWO, seed=1, **options)
     assert a.timeline.op.tolist() != b.timeline.op.tolist()
+
+
+def test_a_seed_stands_for_the_numbers_of_its_key():
+    def settings_of(seed):
+        return Settings.checked(
+            objective="makespan", evaluations=1, seed=seed, method=None, policy=None, warm_start=True,
+            contract=None, target=None, stall=None, time_limit=None, progress=False,
+        )  # fmt: skip
+
+    for seed in (0, 7, 2**32 - 1):
+        for kind in ("threefry2x32", "rbg"):
+            with jax.default_prng_impl(kind):
+                made, key = settings_of(seed), jax.random.key(np.uint32(seed))
+                assert made.key_words == jax.random.key_data(key).tolist() == settings_of(key).key_words
+                assert made.key == key
+        assert (settings_of(seed).seed, settings_of(key).seed) == (seed, None)
+
+
+def test_a_search_on_the_host_uses_no_device_of_jax():
+    code = (
+        "import jax\n"
+        "from regal_jax import Cluster, optimize\n"
+        "from regal_jax.datasets import generate\n"
+        "optimize(generate('layered', 30, 0), Cluster.uniform(2), evaluations=300, progress=False)\n"
+        "jax.config.update('jax_num_cpu_devices', 3)  # It cannot change once there are devices.\n"
+        "print(len(jax.devices()))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.returncode) == ("3\n", 0), done.stderr
 
 
 def test_one_trace_serves_every_graph_of_a_bucket(graph, monkeypatch):

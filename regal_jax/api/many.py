@@ -160,7 +160,7 @@ def optimize_here(
     counts = {cluster.num_devices for cluster in clusters}
     agendas = [settings.agenda(count) for count in counts]
     if settings.evaluations * sum(graph.num_ops for graph in graphs) >= _LARGE:
-        compile_ahead([task for agenda in agendas for task in agenda.ahead()])
+        compile_ahead([task for agenda in agendas for task in agenda.ahead(settings.objective)])
     pairs = list(zip(pinned.graphs, clusters, strict=True))
     earlier = share_earlier(pinned.restrict(settings.earlier), pairs, settings.objective)
     made = [contract_for(*pair, settings.objective) for pair in pairs] if settings.contract else None

@@ -9,19 +9,24 @@ from regal_jax.policies.measured import measure
 from regal_jax.policies.spectral import _lanczos_loops
 from regal_jax.runtime.ahead import Task
 
-__all__ = ["measures", "network", "simulator", "tasks"]
+__all__ = ["measures", "network", "simulator", "simulator_with_peaks", "tasks"]
 
-_BLOCKING: Final = True, False
-"""Variant of the simulator: transfers are events, and memory is not limited."""
+_BLOCKING: Final = True
+"""Variant of the simulator: transfers are events."""
 
 
-def tasks() -> list[Task]:
-    """What a guided search on equal devices without limits of memory needs."""
+def tasks(*, peaks: bool) -> list[Task]:
+    """What a guided search on equal devices needs, with blocking transfers.
+
+    Args:
+      peaks: Whether the simulator computes peaks of memory.
+    """
     loops = (_longest, _standing, _lanczos_loops)
+    made = simulator_with_peaks if peaks else simulator
     return [
         Task(f"{__name__}:measures", loops),
         Task(f"{__name__}:network", (), here=True),
-        Task(f"{__name__}:simulator", (), others=(("simulate", *_BLOCKING),)),
+        Task(f"{__name__}:{made.__name__}", (), others=(("simulate", _BLOCKING, peaks),)),
     ]
 
 
@@ -40,4 +45,11 @@ def simulator() -> None:
     """Compiles the simulator of blocking transfers."""
     from regal_jax.simulate.host_kernel import handler
 
-    handler(*_BLOCKING)
+    handler(_BLOCKING, False)
+
+
+def simulator_with_peaks() -> None:
+    """Compiles the simulator of blocking transfers that also computes peaks of memory."""
+    from regal_jax.simulate.host_kernel import handler
+
+    handler(_BLOCKING, True)

@@ -234,13 +234,14 @@ class Agenda:
     stages: tuple[HostStage | DeviceStage, ...] = ()
     shares: tuple[float, ...] | None = None
 
-    def ahead(self) -> list[Task]:
+    def ahead(self, objective: Objective) -> list[Task]:
         """What another process may compile while heuristics run and the first stage begins on the host."""
         first = self.stages[0] if self.stages else None
         if not isinstance(first, HostStage):
             return []
         guided = any(stage.guide is not None for stage in self.device_stages)
-        return [*first.solver.ahead(), *(ahead.tasks() if guided else ())]
+        peaks = objective is Objective.PEAK_MEMORY
+        return [*first.solver.ahead(), *(ahead.tasks(peaks=peaks) if guided else ())]
 
     @property
     def device_stages(self) -> tuple[DeviceStage, ...]:
