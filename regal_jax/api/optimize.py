@@ -64,8 +64,8 @@ def optimize(
       evaluations: Budget of the search, the number of simulated candidates.
       seed: A number or a typed `jax.random.key`. The same seed gives the same plan on the same versions.
       method: A solver, or the name of one with its default settings (`regal_jax.solvers.solvers` has all):
-        ``"auto"``, which begins with a search on the host, for as long as it pays, and gives what is left to
-        BRKGA, guided by a policy; ``"brkga"`` (`Brkga`), which without warm starts is the paper's;
+        ``"auto"`` (`Auto`), a search on the host and, for peak memory or with a ``policy``, BRKGA for what is
+        left when that no longer pays; ``"brkga"`` (`Brkga`), which without warm starts is the paper's;
         ``"annealing"`` and ``"local-search"``, which walk from the best warm start; ``"list-search"``
         (makespan), ``"peak-search"`` (peak memory) and ``"order-search"`` (peak memory, one device), the
         searches on the host; a `Portfolio` of these; ``"approximate-dp"``, ``"depth-first-dp"`` and
@@ -73,11 +73,10 @@ def optimize(
         ``"brkga"`` with a ``policy`` of your own, else ``"auto"``.
       policy: `Brkga.policy` or `Auto.policy` of a method that is named: ``"regal-primed"`` (also
         ``"default"``) or ``"regal-faithful"``, the papers' policy, for weights of the package; a file of
-        weights, or a `Policy`; ``"none"`` for uniform draws. With
-        ``None``, ``"auto"`` uses the weights of the package, if there are any for the objective and the
-        number of devices, and ``"brkga"`` uses none. ``"default"`` without such weights gives a warning.
-        There is also a warning if the search on the host took all of the budget, so that the policy was not
-        used.
+        weights, or a `Policy`; ``"none"`` for uniform draws. With ``None``, ``"auto"`` uses the weights of
+        the package where BRKGA is one of its parts and there are any for the objective and the number of
+        devices, and ``"brkga"`` uses none. ``"default"`` without such weights gives a warning. There is also
+        a warning if the search on the host took all of the budget, so that the policy was not used.
       warm_start: ``True``: start from the heuristics' plans, and never do worse. A `Plan`, the name of a
         plan's file, or a list of these: also start from these plans, and never do worse. They may be for
         another cluster or objective, as `regal_jax.plan.adapt_plan` describes; a plan for two devices, for
