@@ -405,13 +405,12 @@ def test_the_policy_that_ships_guides_a_search():
 
 def test_auto_takes_the_policy_that_ships_if_there_is_one():
     # The best plan uses one device, so that the search on the host stalls and leaves evaluations to BRKGA.
-    graph = generate("erdos-renyi", 20, 1)
+    graph, options = generate("erdos-renyi", 20, 1), {"method": "auto", "evaluations": 200}
+    for devices, policy, used in ((2, "default", "default"), (2, None, None), (2, "none", None)):
+        cluster = Cluster.uniform(devices, transfer="blocking:latency=1s,bandwidth=1GB/s")
+        plan = optimize(graph, cluster, policy=policy, **options)
+        assert plan.provenance.get("policy") == used
     for devices, policy, used in ((2, None, "default"), (2, "none", None), (3, None, None)):
-        plan = optimize(
-            graph,
-            Cluster.uniform(devices, transfer="blocking:latency=1s,bandwidth=1GB/s"),
-            method="auto",
-            evaluations=200,
-            policy=policy,
-        )
+        cluster = Cluster.uniform(devices, transfer="blocking:latency=1s,bandwidth=1GB/s")
+        plan = optimize(graph, cluster, objective="peak-memory", policy=policy, **options)
         assert plan.provenance.get("policy") == used

@@ -77,7 +77,8 @@ def test_what_is_found_is_saved_before_the_next_search(monkeypatch):
         json.dump(
             {"format": "regal_jax.graph", "version": 1, "time_unit": "s", "name": "e", "ops": ops}, file
         )
-    assert run("a.json", "endless.json", "--evaluations", 100, "--out-dir", "plans", "--quiet") == 2
+    options = "--method", "brkga", "--evaluations", 100, "--out-dir", "plans", "--quiet"
+    assert run("a.json", "endless.json", *options) == 2
     assert list(plans()) == ["a.plan.json"]
 
 

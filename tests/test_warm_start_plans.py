@@ -134,7 +134,7 @@ def test_the_first_population_holds_it(graph, good, monkeypatch):
     seen = []
     make = batches._warm
     monkeypatch.setattr(batches, "_warm", lambda *args: seen.append(make(*args)) or seen[-1])
-    optimize(graph, TWO, warm_start=good, **LITTLE)
+    optimize(graph, TWO, method="brkga", warm_start=good, **LITTLE)
     first = {name: np.asarray(leaf[0, 0]) for name, leaf in seen[0].genes.items()}
     n = graph.num_ops
     placement = decode_placement(graph, TWO, first["affinity"][:n])

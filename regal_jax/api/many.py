@@ -18,7 +18,7 @@ from regal_jax.plan.summary import shortage
 from regal_jax.runtime.collection import rare_collection
 from regal_jax.runtime.compiling import compile_ahead
 from regal_jax.runtime.deadline import Deadline
-from regal_jax.solvers.loop.batches import share_out
+from regal_jax.solvers.loop.batches import check_batches, share_out
 from regal_jax.solvers.loop.call import Call
 from regal_jax.solvers.loop.earlier import share_earlier
 from regal_jax.solvers.loop.settings import Settings, check_pairs
@@ -156,6 +156,7 @@ def optimize_here(
     on_improvement: Callable[[int, Improvement], object] | None = None,
 ) -> list[Plan]:
     deadline = Deadline(settings.time_limit)
+    check_batches(batch_size, devices)  # Also where the search is on the host.
     pinned = Pinned(graphs, clusters, pin, colocate)
     counts = {cluster.num_devices for cluster in clusters}
     agendas = [settings.agenda(count) for count in counts]

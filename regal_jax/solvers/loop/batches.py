@@ -18,7 +18,7 @@ from regal_jax.runtime.memory import machine_memory
 from regal_jax.search import AnnealingConfig, BrkgaConfig, WarmStart
 from regal_jax.solve import CHROMOSOME, Encoding
 
-__all__ = ["Batch", "Share", "cut", "is_alone", "make_batch", "narrowed", "share_out"]
+__all__ = ["Batch", "Share", "check_batches", "cut", "is_alone", "make_batch", "narrowed", "share_out"]
 
 _MOST_GRAPHS: Final = 256
 _MOST_BYTES: Final = 2**36
@@ -106,6 +106,18 @@ class Batch:
         return np.minimum(target / np.where(scale > 0, scale, 1) * (1 + ROUNDING), 1)
 
 
+def check_batches(batch_size: int | None, devices: Sequence[Any] | None) -> None:
+    """Checks these arguments of `share_out`.
+
+    Raises:
+      ConfigError: The batch size is not a positive whole number, or there is no device.
+    """
+    if batch_size is not None and whole(batch_size, 1) is None:
+        raise ConfigError(f"batch_size: must be at least 1, got {shown(batch_size)}")
+    if devices is not None and not len(devices):
+        raise ConfigError("devices: got none; name at least one JAX device, or leave it out")
+
+
 def share_out(
     pairs: Sequence[tuple[ComputationGraph, Cluster]],
     config: BrkgaConfig | AnnealingConfig,
@@ -126,11 +138,8 @@ def share_out(
     Raises:
       ConfigError: An impossible batch size or devices, or a graph too large to be searched.
     """
-    if batch_size is not None and whole(batch_size, 1) is None:
-        raise ConfigError(f"batch_size: must be at least 1, got {shown(batch_size)}")
+    check_batches(batch_size, devices)
     devices = jax.local_devices() if devices is None else devices
-    if not len(devices):
-        raise ConfigError("devices: got none; name at least one JAX device, or leave it out")
     groups: dict[tuple[Bucket, int, bool, bool, bool], list[int]] = {}
     for bucket, (i, (_, cluster)) in zip(_buckets(pairs, devices), enumerate(pairs), strict=True):
         blocking = cluster.transfer is TransferModel.BLOCKING
