@@ -4,8 +4,11 @@ import ast
 import collections
 import functools
 import importlib
+import os
 import pathlib
+import subprocess
 import sys
+import textwrap
 import types
 
 import numpy as np
@@ -202,6 +205,27 @@ def test_another_numba_compiles_as_it_does_itself(monkeypatch):
     assert compiling._without_counts() == {}
     monkeypatch.setitem(sys.modules, "numba.core.cpu", None)
     assert compiling._without_counts() == {}
+
+
+def test_scipys_linear_algebra_is_imported_where_a_function_needs_it(tmp_path):
+    pytest.importorskip("numba")
+    code = """
+        import sys
+        import numpy as np
+        from regal_jax.heuristics import ahead
+        from regal_jax.runtime import compiling
+        ahead.replay()
+        assert compiling.usable() and "scipy.linalg" not in sys.modules
+        import numba
+        product = numba.njit(lambda x: x @ x)(2 * np.eye(3))
+        assert "scipy.linalg" in sys.modules and product.tolist() == (4 * np.eye(3)).tolist()
+    """
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path), "REGAL_JAX_AHEAD": "off"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        capture_output=True, text=True, env=environment, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
 
 
 def test_no_folder_for_the_cache(monkeypatch):

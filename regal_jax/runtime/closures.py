@@ -114,7 +114,13 @@ _PARTS: Final = (
 
 
 class Compiler(CompilerBase):
-    """Numba's compiler with this pass and faster analyses; the argument ``pipeline_class`` of ``njit``."""
+    """Numba's compiler with this pass and faster analyses; the argument ``pipeline_class`` of ``njit``.
+
+    Attributes:
+      replaced: Passes of Numba, and what is used instead of each.
+    """
+
+    replaced: ClassVar[Mapping[Any, Any]] = {InlineClosureLikes: _InlineClosures}
 
     def compile_extra(self, func: Callable[..., Any]) -> Any:
         """Numba's own method, with the parts in `regal_jax.runtime.numba_parts`."""
@@ -126,9 +132,6 @@ class Compiler(CompilerBase):
                 stack.enter_context(_replaced(where, name, ours))
             stack.enter_context(_replaced(types.BaseFunction, "get_call_type", remembered(_get_call_type)))
             return super().compile_extra(func)
-
-    replaced: ClassVar[Mapping[Any, Any]] = {InlineClosureLikes: _InlineClosures}
-    """Passes of Numba, and what is used instead of each."""
 
     def define_pipelines(self) -> list[Any]:
         """Numba's own passes, but for these."""

@@ -63,6 +63,7 @@ def usable() -> bool:
     try:
         with interruptible():
             importlib.import_module("numba")
+            _load_array_functions()
     except ImportError as error:  # Numba rejects a NumPy that is too new for it.
         reason = " ".join(str(error).split())
         warnings.warn(
@@ -73,10 +74,31 @@ def usable() -> bool:
     return True
 
 
+def _load_array_functions() -> None:
+    """Loads Numba's functions of arrays, as every compilation does, but not SciPy's linear algebra with them.
+
+    Numba imports that at this moment to see whether it is there, which takes half of the time until the first
+    function is compiled or read from the cache. Functions that need it import it when they are compiled.
+    """
+    if "scipy.linalg" in sys.modules:
+        return
+    try:
+        from numba.np import linalg
+    except ImportError:
+        return
+    check = getattr(linalg, "ensure_blas", None)
+    if check is not None:
+        linalg.ensure_blas = lambda: None
+        try:
+            importlib.import_module("numba.np.arraymath")
+        finally:
+            linalg.ensure_blas = check
+
+
 def only_borrows(function: _Function) -> _Function:
     """Decorator of a function that makes no array: its code counts no references, and is faster.
 
-    Its loops are short, and have no vector instructions.
+    Its loops are short, so that they are neither vectorised nor unrolled.
 
     All functions that call it from compiled code have this decorator too. Numba refuses such a function if it
     makes an array. It may return its arguments.

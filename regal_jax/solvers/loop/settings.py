@@ -164,7 +164,7 @@ class Settings:
     @property
     def key_words(self) -> list[int]:
         """The key as numbers: for a file, or for the host's random numbers."""
-        if self.seed is not None and jax.config.jax_default_prng_impl == _THREEFRY:
+        if self.seed is not None and getattr(jax.config, "jax_default_prng_impl", None) == _THREEFRY:
             return [0, self.seed]
         return np.asarray(jax.random.key_data(self.key)).tolist()
 
