@@ -177,7 +177,7 @@ def loop_arguments(
     graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, events: np.ndarray
 ) -> tuple[Layout, State]:
     """The arguments of `regal_jax.plan.execution.execute`, which changes the second one only."""
-    state, layout = _state(graph, cluster.num_devices, len(events)), _unplaced(graph, cluster)
+    state, layout = _state(graph, cluster, len(events)), _unplaced(graph, cluster)
     runtime = runtime_matrix(graph, cluster)[np.arange(graph.num_ops), placement]
     return layout._replace(place=np.array(placement), runtime=runtime, events=np.array(events)), state
 
@@ -210,42 +210,43 @@ def _unplaced(graph: ComputationGraph, cluster: Cluster) -> Layout:
     )
 
 
-def _state(graph: ComputationGraph, devices: int, events: int) -> State:
-    """The state that the loop writes to: zeros."""
-    n, t, e = graph.num_ops, graph.num_tensors, len(graph.edge_op)
-    changes, most = devices + 2 * n + t + 2 * e, _most_inputs(graph)
-    times = iter(_zeros(np.float64, events, events, n, t * devices, devices, changes))
-    ids = iter(_zeros(np.int64, *[devices] * 2, t * devices, most, *[changes] * 3, devices + 1, 3))
+def _state(graph: ComputationGraph, cluster: Cluster, events: int) -> State:
+    """The state that the loop writes to: zeros, parts of two arrays."""
+    times, ids = _parts(graph, cluster)
+    last = times[-1].stop
+    time, number = np.zeros(last + 2 * events), np.zeros(ids[-1].stop, np.int64)
+    done, copied, clock, when = (time[part] for part in times)
+    held, peak, left, moved, on, level, before, ends, fault = (number[part] for part in ids)
     return State(
-        start=next(times),
-        finish=next(times),
-        done=next(times),
-        copied=next(times),
-        clock=next(times),
-        held=next(ids),
-        peak=next(ids),
-        left=next(ids),
-        moved=next(ids),
-        on=next(ids),
-        when=next(times),
-        level=next(ids),
-        before=next(ids),
-        last=next(ids),
-        fault=next(ids),
+        start=time[last : last + events],
+        finish=time[last + events :],
+        done=done,
+        copied=copied,
+        clock=clock,
+        held=held,
+        peak=peak,
+        left=left,
+        moved=moved,
+        on=on,
+        when=when,
+        level=level,
+        before=before,
+        last=ends,
+        fault=fault,
     )
 
 
 @once_a_pair
-def _most_inputs(graph: ComputationGraph) -> int:
-    """The largest number of tensors that an op reads."""
-    return int(np.diff(graph.inputs[0]).max(initial=0))
+def _parts(graph: ComputationGraph, cluster: Cluster) -> tuple[list[slice], list[slice]]:
+    """The parts of the arrays of times and of numbers, but for the times of events."""
+    n, t, d, e = graph.num_ops, graph.num_tensors, cluster.num_devices, len(graph.edge_op)
+    changes, most = d + 2 * n + t + 2 * e, int(np.diff(graph.inputs[0]).max(initial=0))
+    return _in_turn(n, t * d, d, changes), _in_turn(d, d, t * d, most, *[changes] * 3, d + 1, 3)
 
 
-def _zeros(kind: type, *sizes: int) -> list[np.ndarray]:
-    """Arrays of zeros, parts of one."""
+def _in_turn(*sizes: int) -> list[slice]:
     ends = np.cumsum(sizes).tolist()
-    whole = np.zeros(ends[-1], kind)
-    return [whole[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
 
 
 def _message(graph: ComputationGraph, cluster: Cluster, fault: int, event: int, other: int) -> str:
