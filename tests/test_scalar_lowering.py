@@ -135,6 +135,24 @@ def test_a_function_that_counts_references_gives_all_of_them_back():
     assert sys.getrefcount(x) == before
 
 
+def test_a_generator_goes_on_where_it_was():
+    def counts(n, step):
+        twice = 2 * step
+        for i in range(n):
+            yield i * twice + step
+
+    def total(n, step):
+        found = 0
+        for each in inner(n, step):
+            found = 10 * found + each
+        return found
+
+    inner = numba.njit(pipeline_class=ScalarCompiler)(counts)
+    assert list(inner(4, 3)) == list(counts(4, 3))
+    # 3, 9, 15 and 21 in decimal places.
+    assert numba.njit(pipeline_class=ScalarCompiler)(total)(4, 3) == 3000 + 900 + 150 + 21
+
+
 def test_indices_are_checked_where_numba_is_told_to():
     def beyond(x):
         return x[len(x)]

@@ -60,7 +60,10 @@ def _variables(value: Any) -> list[Any]:
 
 
 class _ScalarLower(Lower):
-    """Numba's, where no value has a count of references and there is no information for a debugger."""
+    """Numba's for functions whose values have counts of references, for generators and for debuggers.
+
+    In all others, variables with one assignment, arrays and ranges are values.
+    """
 
     def init(self) -> None:
         """Begins with a function."""
@@ -68,7 +71,9 @@ class _ScalarLower(Lower):
         counts = self.context.enable_nrt and any(
             models[kind].contains_nrt_meminfo() for kind in self.fndesc.typemap.values()
         )
-        self._as_values = not counts and not self._disable_sroa_like_opt
+        # A generator keeps its variables between two calls.
+        generates = self.func_ir.func_id.is_generator
+        self._as_values = not (counts or generates or self._disable_sroa_like_opt)
         self._bounds: dict[Any, tuple[Any, Any]] = {}  # LLVM's value of a range with step 1: start and stop.
         super().init()
 
