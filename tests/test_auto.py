@@ -248,6 +248,11 @@ def test_parts_are_told_in_the_provenance(graphs, monkeypatch):
     plan = optimize(graphs[0], TWO, method="auto", evaluations=150, policy="default")
     assert told_parts(plan)[:2] == ["ListSearchConfig", "BrkgaConfig"]
     assert plan.provenance["policy"] == "default"
+    # So does BRKGA with settings of its own.
+    for policy in (None, "none"):
+        both = Auto(BrkgaConfig(population=20, elites=4, mutants=4), policy)
+        assert len(both.agenda(Objective.MAKESPAN, 2).device_stages) == 1
+        assert Auto(policy=policy).agenda(Objective.MAKESPAN, 2).device_stages == ()
     plan = optimize(graphs[0], TWO, method="auto", objective="peak-memory", evaluations=150)
     assert told_parts(plan)[:2] == ["PeakSearchConfig", "BrkgaConfig"]
     plan = optimize(graphs[0], Cluster.uniform(1), method="auto", objective="peak-memory", evaluations=150)

@@ -107,16 +107,16 @@ class _Stages:
 class Auto(Solver):
     """The default: a search on the host, and BRKGA where that may improve its plan.
 
-    For the makespan on several devices the search on the host is `ListSearch`, which has the whole budget; it
-    also searches the contracted graph if that is much smaller. For peak memory it is `PeakSearch`, or
-    `OrderSearch` on one device, for as long as it improves; then BRKGA takes over. Where there is no search
-    on the host (the makespan on one device, or no compiled loops), BRKGA gets four fifths of the budget, and
-    annealing from its best plan the rest.
+    For the makespan on several devices the search on the host is `ListSearch`, which also searches the
+    contracted graph if that is much smaller. It has the whole budget, unless BRKGA is asked for by a policy
+    or settings of its own. For peak memory the search on the host is `PeakSearch`, or `OrderSearch` on one
+    device, for as long as it improves; then BRKGA takes over. Where there is no search on the host (the
+    makespan on one device, or no compiled loops), BRKGA gets four fifths of the budget, and annealing from
+    its best plan the rest.
 
     Attributes:
       brkga: Settings of BRKGA.
-      policy: What guides BRKGA, as in `Brkga`; ``None`` for the shipped weights, if there are any. With a
-        policy, BRKGA also takes over from `ListSearch`.
+      policy: What guides BRKGA, as in `Brkga`; ``None`` for the shipped weights, if there are any.
     """
 
     name: ClassVar[str] = "auto"
@@ -147,6 +147,7 @@ class Auto(Solver):
             return Agenda((DeviceStage(parts, guide),))
         searches = [solver for solver in _HOST_SEARCHES if solver.suits(objective, num_devices)]
         host = HostStage(searches[0], contracts=makespan)
-        if makespan and (guide is None or self.policy is None):
+        asked = (guide is not None and self.policy is not None) or self.brkga != BrkgaConfig()
+        if makespan and not asked:
             return Agenda((host,))
         return Agenda((host, DeviceStage((Part(1.0, self.brkga),), guide)))
