@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import queue
 import subprocess
 import sys
 import time
@@ -14,14 +15,17 @@ STORM = pathlib.Path(__file__).with_name("interrupt_storm.py")
 FAST = ("critical-path", "peak-balance", "brkga", "list-search", "from-jax", "features", "load", "contract")
 CASES = (*FAST, "partition-dfs", "auto", "guided", "annealing", "peak-search", "contracted", "many", "cp-sat")
 FIRST = """
+import faulthandler
 import signal
 import interrupt_storm
 call, check = interrupt_storm.cases()[{name!r}]()
 get_ipython().run_line_magic("xmode", "Plain")
 kernel = get_ipython().kernel
 kernel.pre_handler_hook = kernel.post_handler_hook = lambda: None
+stacks = open({stacks!r}, "w")
 
 def interrupted():
+    faulthandler.dump_traceback_later({patience}, file=stacks)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         return check(call())
@@ -31,6 +35,7 @@ def interrupted():
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
             except KeyboardInterrupt:
                 pass
+        faulthandler.cancel_dump_traceback_later()
 """
 """The first cell. Interrupts reach the function only, since they harm the kernel's own code.
 
@@ -121,8 +126,11 @@ def end_of(client, asked, seconds):
     return "interrupted" if "interrupts.py" in "".join(said["traceback"]) else said["ename"], took
 
 
-def kernel_storm(name, count, seed, seconds):
-    """Interrupts the kernel of a notebook as a user does, and returns the outcomes of the cells."""
+def kernel_storm(name, count, seed, seconds, stacks):
+    """Interrupts the kernel of a notebook as a user does, and returns the outcomes of the cells.
+
+    If a cell does not end, ``stacks`` is the file in which the threads of the kernel are.
+    """
     manager = pytest.importorskip("jupyter_client.manager")
     kernel, client = manager.start_new_kernel(extra_arguments=[], cwd=str(STORM.parent))
     length, counts, sent = Length(seed), Counter(), 0
@@ -134,7 +142,8 @@ def kernel_storm(name, count, seed, seconds):
         return time.perf_counter() - began
 
     try:
-        whole(FIRST.format(name=name) + "check(call())")
+        first = FIRST.format(name=name, stacks=str(stacks), patience=_PATIENCE / 2)
+        whole(first + "check(call())")
         length.took(whole("check(call())"), whole=True)
         end = time.perf_counter() + seconds
         while sum(counts[what] for what in MIDDLE) < count:
@@ -145,7 +154,10 @@ def kernel_storm(name, count, seed, seconds):
                 time.sleep(pause)
                 kernel.interrupt_kernel()
                 sent += 1
-            what, took = end_of(client, asked, 300)
+            try:
+                what, took = end_of(client, asked, _PATIENCE)
+            except queue.Empty:
+                pytest.fail(f"no reply after {dict(counts)}; {stacks.read_text() or 'the call has ended'}")
             # Read the output of cells: a full queue would drop the messages that end a cell.
             while client.iopub_channel.msg_ready():
                 client.get_iopub_msg(timeout=1)
@@ -161,15 +173,17 @@ def kernel_storm(name, count, seed, seconds):
 
 
 ENDS = {"ok", *MIDDLE, "KeyboardInterrupt"}
+_PATIENCE = 300
+"""Seconds after which a cell has ended."""
 
 
-def test_some_interrupts_of_a_notebook_kernel():
+def test_some_interrupts_of_a_notebook_kernel(tmp_path):
     pytest.importorskip("numba")
-    assert kernel_storm("critical-path", 6, 0, seconds=300) <= ENDS
+    assert kernel_storm("critical-path", 6, 0, 300, tmp_path / "stacks") <= ENDS
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["critical-path", "brkga", "auto", "from-jax"])
-def test_a_thousand_interrupts_of_a_notebook_kernel(name):
+def test_a_thousand_interrupts_of_a_notebook_kernel(name, tmp_path):
     pytest.importorskip("numba")
-    assert kernel_storm(name, 1000, 1, seconds=7200) <= ENDS
+    assert kernel_storm(name, 1000, 1, 7200, tmp_path / "stacks") <= ENDS
