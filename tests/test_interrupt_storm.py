@@ -26,13 +26,15 @@ stacks = open({stacks!r}, "w")
 
 def interrupted():
     faulthandler.dump_traceback_later({patience}, file=stacks)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         return check(call())
     finally:
-        while signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        while True:
             try:
-                signal.signal(signal.SIGINT, signal.SIG_IGN)
+                while signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+                    signal.signal(signal.SIGINT, signal.SIG_IGN)
+                break
             except KeyboardInterrupt:
                 pass
         faulthandler.cancel_dump_traceback_later()
