@@ -60,9 +60,10 @@ def _variables(value: Any) -> list[Any]:
 
 
 class _ScalarLower(Lower):
-    """Numba's for functions whose values have counts of references, for generators and for debuggers.
+    """Numba's translation, in which variables with one assignment, arrays and ranges are values.
 
-    In all others, variables with one assignment, arrays and ranges are values.
+    Functions whose values have counts of references, generators, and code for a debugger are translated as by
+    Numba.
     """
 
     def init(self) -> None:
@@ -194,7 +195,7 @@ class _ScalarLower(Lower):
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class ScalarLowering(NativeLowering):
-    """Numba's pass with less code; functions that count references are translated as by Numba."""
+    """Numba's pass that translates a function, with less code where that is possible."""
 
     _name = "native_lowering"
 
