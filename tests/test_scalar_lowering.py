@@ -1,5 +1,6 @@
 """Numba's translation with fewer places in memory: the results of Python."""
 
+import functools
 import sys
 
 import numpy as np
@@ -18,6 +19,7 @@ from regal_jax.runtime.lowering import assigned_once
 from regal_jax.runtime.numba_parts import one_assignment_each
 
 
+@functools.cache
 def scalar(function):
     return numba.njit(pipeline_class=ScalarCompiler, _nrt=False, error_model="numpy")(function)
 
@@ -76,7 +78,7 @@ def items(numbers, flags, small, at):
 def test_ranges(start, stop, step):
     expected, out = [0] * 13, np.zeros(13, np.int64)
     ranges(start, stop, step, expected)
-    compiled(ranges)(start, stop, step, out)
+    scalar(ranges)(start, stop, step, out)
     assert out.tolist() == expected
 
 
@@ -91,17 +93,9 @@ def test_items(rows, data):
     expected = [list(column) for column in zip(*rows, strict=True)]
     arrays = [np.array(column, kind) for column, kind in zip(expected, (float, bool, np.int32), strict=True)]
     items(*expected, at)
-    compiled(items)(*arrays, at)
+    scalar(items)(*arrays, at)
     for array, values in zip(arrays, expected, strict=True):
         np.testing.assert_array_equal(array, values)
-
-
-_done = {}
-
-
-def compiled(function):
-    """The compiled function, made once."""
-    return _done.setdefault(function, scalar(function))
 
 
 def test_arrays_with_gaps_and_of_two_dimensions():

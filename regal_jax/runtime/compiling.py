@@ -63,7 +63,6 @@ def usable() -> bool:
     try:
         with interruptible():
             importlib.import_module("numba")
-            _load_array_functions()
     except ImportError as error:  # Numba rejects a NumPy that is too new for it.
         reason = " ".join(str(error).split())
         warnings.warn(
@@ -72,27 +71,6 @@ def usable() -> bool:
         )
         return False
     return True
-
-
-def _load_array_functions() -> None:
-    """Loads Numba's functions of arrays, as every compilation does, but not SciPy's linear algebra with them.
-
-    Numba imports that at this moment to see whether it is there, which takes half of the time until the first
-    function is compiled or read from the cache. Functions that need it import it when they are compiled.
-    """
-    if "scipy.linalg" in sys.modules:
-        return
-    try:
-        from numba.np import linalg
-    except ImportError:
-        return
-    check = getattr(linalg, "ensure_blas", None)
-    if check is not None:
-        linalg.ensure_blas = lambda: None
-        try:
-            importlib.import_module("numba.np.arraymath")
-        finally:
-            linalg.ensure_blas = check
 
 
 def only_borrows(function: _Function) -> _Function:
@@ -158,6 +136,28 @@ def _without_counts() -> dict[str, Any]:
     return {"_nrt": False} if hasattr(CPUTargetOptions, "_nrt") else {}
 
 
+@functools.cache
+def _load_array_functions() -> None:
+    """Loads Numba's functions of arrays, as every compilation does, but not SciPy's linear algebra with them.
+
+    Numba imports that at this moment to see whether it is there, which takes half of the time until the first
+    function is compiled or read from the cache. Functions that need it import it when they are compiled.
+    """
+    if "scipy.linalg" in sys.modules:
+        return
+    try:
+        from numba.np import linalg
+    except ImportError:
+        return
+    check = getattr(linalg, "ensure_blas", None)
+    if check is not None:
+        linalg.ensure_blas = lambda: None
+        try:
+            importlib.import_module("numba.np.arraymath")
+        finally:
+            linalg.ensure_blas = check
+
+
 def pipeline(*, scalar: bool) -> dict[str, Any]:
     """Options of ``njit`` with which large functions compile faster, if Numba has what they change.
 
@@ -165,6 +165,7 @@ def pipeline(*, scalar: bool) -> dict[str, Any]:
       scalar: Whether the function makes no array and its loops are short, so that they are neither vectorised
         nor unrolled.
     """
+    _load_array_functions()
     try:
         from regal_jax.runtime.closures import Compiler, ScalarCompiler
     except (ImportError, AttributeError):
