@@ -77,6 +77,30 @@ def test_schedules_are_those_of_the_replay_and_never_longer(
         before = best.makespan
 
 
+@settings(max_examples=60)
+@given(instance=instances(max_ops=25), seed=seeds, limited=st.booleans(), moves=st.integers(2, 200))
+def test_what_is_known_of_the_schedule_before_changes_nothing(
+    instance: tuple[ComputationGraph, Cluster], seed: int, limited: bool, moves: int
+) -> None:
+    graph, cluster = instance
+    rng = np.random.default_rng(seed)
+    price = rng.random((graph.num_ops, cluster.num_devices)) * graph.runtime.max()
+    schedule = list_schedule(graph, cluster, TIME_RULES[seed % len(TIME_RULES)], price)
+    peaks = replay(graph, cluster, *schedule).peak_memory
+    cluster = with_memory(cluster, [1.2 * float(peak) if limited else math.inf for peak in peaks])
+    once, one_by_one = (begin(graph, cluster, schedule, np.random.default_rng(seed)) for _ in range(2))
+    used, found = once.run(moves, 10**9, -math.inf)
+    numbers = [one_by_one.run(1, 1, -math.inf)[0] for _ in range(moves)]
+    assert used == sum(numbers)
+    assert once.makespan == one_by_one.makespan
+    assert not found or found[-1][1] == once.makespan
+    count = int(once._now.counts[0])
+    assert count == one_by_one._now.counts[0]
+    for name in ("home", "place", "sender", "receiver", "takes"):
+        np.testing.assert_array_equal(getattr(once._now, name), getattr(one_by_one._now, name))
+    np.testing.assert_array_equal(once._now.event[:count], one_by_one._now.event[:count])
+
+
 def shortest(graph: ComputationGraph, cluster: Cluster, schedule: Schedule, event: int) -> float:
     """The least makespan over all places of one event."""
     others = schedule.events[schedule.events != event]

@@ -37,6 +37,8 @@ from regal_jax.heuristics.list_state import FOLLOWED
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.schedule_peaks import listed_of, make_room, peaks
 from regal_jax.plan import Objective, Plan, critical_path, replay
+from regal_jax.plan.execution import TWICE, execute
+from regal_jax.plan.replay import loop_arguments
 from regal_jax.runtime import compiling, pointers
 from regal_jax.runtime.compiling import for_loops, loops
 from regal_jax.runtime.cores import available_cores
@@ -200,9 +202,27 @@ def test_ranks_and_prices_make_a_schedule_again(
         np.testing.assert_array_equal(one, other)
 
 
+class Items(list[Any]):
+    """A list whose items are not counted from the end, as in compiled loops."""
+
+    def __getitem__(self, i: Any) -> Any:
+        assert isinstance(i, slice) or i >= 0
+        return super().__getitem__(i)
+
+    def __setitem__(self, i: Any, value: Any) -> None:
+        assert i >= 0
+        super().__setitem__(i, value)
+
+
+def as_items(argument: Any) -> Any:
+    if isinstance(argument, tuple):
+        return type(argument)(*map(as_items, argument))
+    return Items(argument.tolist()) if isinstance(argument, np.ndarray) else argument
+
+
 @settings(max_examples=25)
 @given(instance=instances(max_ops=15), seed=st.integers(0, 99), config=refinements)
-def test_loops_do_the_same_in_python(
+def test_loops_do_the_same_in_python_without_negative_indices(
     instance: tuple[ComputationGraph, Cluster], seed: int, config: ListSearchConfig
 ) -> None:
     graph, cluster = instance
@@ -210,16 +230,23 @@ def test_loops_do_the_same_in_python(
     compiled.run(60)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(compiling, "usable", lambda: False)
+        patch.setattr(compiling, "_lists", as_items)
         patch.setattr(list_climb, "_call", pointers.call)
         patch.setattr(insertion_kernel, "_call", pointers.call)
         plain = ListSearchRun(graph, cluster, seed, config)
-        assert isinstance(plain._now.rank, list)
+        assert isinstance(plain._now.rank, Items)
         plain.run(60)
         assert plain.history == compiled.history
         one, other = plain.plan(), compiled.plan()
     assert one is not None
     assert other is not None
     np.testing.assert_array_equal(one.timeline.op, other.timeline.op)
+    events = one.event_ids(graph)
+    state = execute(*map(as_items, loop_arguments(graph, cluster, one.placement, events)))
+    assert max(state.clock) == one.makespan
+    twice = np.append(events, events[0])
+    state = execute(*map(as_items, loop_arguments(graph, cluster, one.placement, twice)))
+    assert state.fault[0] == TWICE
 
 
 @settings(max_examples=20)

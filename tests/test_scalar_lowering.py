@@ -42,7 +42,7 @@ def ranges(start, stop, step, out):
         last += i
     for i in range(start, stop, step):
         count += 3 * i
-        out[i] = count
+        out[i + 6] = count
     again = range(start, stop)
     for i in again:
         count += i
@@ -54,10 +54,10 @@ def ranges(start, stop, step, out):
 
 
 def items(numbers, flags, small, at):
-    """Items of several kinds, also from the end, and variables with values on some ways only."""
+    """Items of several kinds, the last one by a literal, and variables with values on some ways only."""
     total, found = 0.0, flags[at]
     for i in range(len(numbers)):
-        value = numbers[i - len(numbers)]
+        value = numbers[i]
         if value > 0:
             share = value
             flags[i] = small[i] > 1
@@ -89,7 +89,7 @@ def test_ranges(start, stop, step):
     st.data(),
 )
 def test_items(rows, data):
-    at = data.draw(st.integers(-len(rows), len(rows) - 1))
+    at = data.draw(st.integers(0, len(rows) - 1))
     expected = [list(column) for column in zip(*rows, strict=True)]
     arrays = [np.array(column, kind) for column, kind in zip(expected, (float, bool, np.int32), strict=True)]
     items(*expected, at)

@@ -208,6 +208,17 @@ class Cluster:
         return len(self.memory)
 
     @functools.cached_property
+    def _hash(self) -> int:
+        return hash((self.memory, self.transfer, self.latency, self.bandwidth))
+
+    def __hash__(self) -> int:
+        return self._hash  # Results are cached by cluster, and a table of links may be large.
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process has other hashes of texts.
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @functools.cached_property
     def _classes(self) -> tuple[tuple[Link, ...], np.ndarray]:
         d, found = self.num_devices, {}
         index = np.zeros((d, d), np.int32)

@@ -2,7 +2,8 @@
 
 A move takes some events out of the order of events, and puts each back where the longest path through it is
 shortest. One pass forwards, for the clocks before every event, and one backwards, for the time that is left
-after it, tell this for all places.
+after it, tell this for all places. Each pass begins where the schedule differs from the one before, and ends
+where the event can be.
 """
 
 from collections import namedtuple
@@ -56,7 +57,8 @@ Work = namedtuple("Work", "event place clock rest finish after length taken memb
 Attributes:
   event, place: Of the new schedule, as in `Events`.
   clock: ``[(M + 1) * D]``, the clocks before each event, and at the end.
-  rest: ``[(M + 1) * D]``, the time that each device still needs before each event, and at the end.
+  rest: ``[(M + 1) * D]``, the time that each device still needs before each of the last events, the last one
+    first; zeros come before it.
   finish: ``[N]``, the finish of each op.
   after: ``[N]``, the longest path after an op to those that wait for it on other devices.
   length: ``[M + 1]``, the longest path through an event at each place.
@@ -233,18 +235,26 @@ def insert(
                             count += 1
         return size, count
 
-    def take_out(count):
-        """Lists the events that stay; returns their number."""
-        stay = 0
-        for i in range(counts[0]):
+    def take_out(count, alike):
+        """Lists the events that stay, of which the first ``alike`` are listed.
+
+        Returns:
+          The number of events that stay, and how many of them come before and after all those that leave.
+        """
+        first = 0
+        while taken[event[first]] == 0:
+            first += 1
+        stay, last = min(alike, first), first
+        for i in range(stay, counts[0]):
             e = event[i]
             if taken[e] == 0:
                 new[stay], spot[e] = e, stay
                 stay += 1
-            taken[e] = 0
+            else:
+                taken[e], last = 0, i
         for i in range(count):
             spot[todo[i]], taken[todo[i]] = -1, 0
-        return stay
+        return stay, first, counts[0] - 1 - last
 
     def bounds_of(e, count, moves):
         """The first and the last place of an event in the new schedule of ``count`` events."""
@@ -298,11 +308,9 @@ def insert(
                 latest = max(latest, finish[u] + time_to(t, o))
         return latest
 
-    def go_forward(count):
-        """Sets the clocks; returns the makespan."""
-        for k in range(d):
-            clock[k] = 0.0
-        for i in range(count):
+    def go_forward(first, last):
+        """Sets the clocks after the place ``first``, up to the place ``last``."""
+        for i in range(first, last):
             e, here, there = new[i], i * d, i * d + d
             for k in range(d):
                 clock[there + k] = clock[here + k]
@@ -313,10 +321,13 @@ def insert(
             else:
                 end += takes[e]
             clock[there + h] = clock[there + k] = end
-        makespan = 0.0
+
+    def length_at(count, i):
+        """The longest path over the clocks at a place of a schedule of ``count`` events."""
+        longest = 0.0
         for k in range(d):
-            makespan = max(makespan, clock[count * d + k])
-        return makespan
+            longest = max(longest, clock[i * d + k] + rest[(count - i) * d + k])
+        return longest
 
     def pass_on(o, path):
         """Tells those that the op waits for how long the path from its start on is."""
@@ -327,14 +338,10 @@ def insert(
             u = producer[t]
             after[u] = max(after[u], path + time_to(t, o))
 
-    def go_back(count, first):
-        """Sets the times that are left from the place ``first`` on."""
-        for o in range(n if waits else 0):
-            after[o] = 0.0
-        for k in range(d):
-            rest[count * d + k] = 0.0
-        for i in range(count - 1, first - 1, -1):
-            e, here, there = new[i], i * d, i * d + d
+    def go_back(count, first, last):
+        """Sets the times that are left before each of the ``last`` events; ``first`` of them are known."""
+        for i in range(first, last):
+            e, here, there = new[count - 1 - i], i * d + d, i * d
             for k in range(d):
                 rest[here + k] = rest[there + k]
             h, k = sender[e], receiver[e]
@@ -347,14 +354,14 @@ def insert(
             rest[here + h] = rest[here + k] = left
 
     def put_in(e, count, low, high, x):
-        """Puts the event in at the best place; returns the longest path through it."""
+        """Puts the event in at the best place; returns that, and the longest path through it."""
         before, behind = 0.0, 0.0
         if e < n:
             before, behind = ready(e), after[e]
         h, k, least, ties = sender[e], receiver[e], np.inf, 0
         for i in range(low, high + 1):
-            start = max(max(clock[i * d + h], clock[i * d + k]), before)
-            length[i] = start + takes[e] + max(max(rest[i * d + h], rest[i * d + k]), behind)
+            start, j = max(max(clock[i * d + h], clock[i * d + k]), before), (count - i) * d
+            length[i] = start + takes[e] + max(max(rest[j + h], rest[j + k]), behind)
             if length[i] < least * (1 - _EQUAL):
                 least, ties = length[i], 0
             ties += length[i] <= least * (1 + _EQUAL)
@@ -366,7 +373,7 @@ def insert(
             new[i] = new[i - 1]
             spot[new[i]] = i
         new[found], spot[e] = e, found
-        return least
+        return found, least
 
     def fits(count):
         """Whether the new schedule fits the memory."""
@@ -381,7 +388,11 @@ def insert(
             over += max(0.0, room.peak[k] - layout.memory[k])
         return over == 0
 
-    used = counts[1] = 0
+    for k in range(d):
+        clock[k] = rest[k] = 0.0
+    # Of the current schedule: the first events that ``new`` lists, the last place whose clocks are known, and
+    # the last events before which the times that are left are known.
+    used = counts[1] = alike = fore = aft = 0
     for s in range(len(made) // 2):
         if used >= enough or value[0] <= goal:
             return s
@@ -395,7 +406,10 @@ def insert(
         else:
             todo[0], count = event[int(uniform[u + 1] * counts[0])], 1
             taken[todo[0]] = 1
-        stay, longest, x = take_out(count), 0.0, uniform[u + 3]
+        stay, alike, last = take_out(count, alike)
+        # What is known of the new schedule, whose first ``alike`` and last ``last`` events are as before.
+        known, left, passed = min(fore, alike), min(aft, last), False
+        longest, x = 0.0, uniform[u + 3]
         limit, shorter = value[0] * (1 + _ROUNDING), value[0] * (1 - _ROUNDING)
         place_group(size, k)
         for i in range(count + 1):
@@ -405,26 +419,42 @@ def insert(
                 used += longest <= limit
                 if size == 0 and low == high:
                     longest = np.inf
-            # The clocks of a shorter schedule are added up once more, as the replay does.
+            # The clocks of a shorter schedule are added up to the end, as the replay does.
             if longest <= limit and (i < count or longest < shorter):
-                makespan = go_forward(stay)
-                if i == count or makespan > limit:
-                    longest = makespan
+                passed = True
+                # If ops wait for others, not all paths lead over the clocks at one place.
+                end = stay if waits or i == count else high
+                go_forward(known, end)
+                known = max(known, end)
+                if i < count:
+                    for o in range(n if waits else 0):
+                        after[o] = 0.0
+                    left = 0 if waits else left
+                    go_back(stay, left, stay - low)
+                    left = max(left, stay - low)
+                whole = length_at(stay, end)
+                if i == count or whole > limit:
+                    longest = whole
                 else:
-                    go_back(stay, low)
-                    longest = max(makespan, put_in(todo[i], stay, low, high, x))
+                    found, least = put_in(todo[i], stay, low, high, x)
+                    longest = max(whole, least)
+                    alike, known = min(alike, found), min(known, found)
+                    last, left = min(last, stay - found), min(left, stay - found)
                     stay += 1
                     x = (x * 997.0 + 0.123) % 1.0
         if longest <= limit and (not limited or fits(stay)):
             value[0] = longest if longest < shorter else value[0]
             # A single event leaves the others where they are, and itself in the schedule.
-            for i in range(counts[0] if size > 0 else 0):
+            for i in range(alike, counts[0] if size > 0 else 0):
                 place[event[i]] = -1
             counts[0] = stay
-            for i in range(stay):
+            for i in range(alike, stay):
                 event[i], place[new[i]] = new[i], i
+            alike, fore, aft = stay, known, left
         else:
             place_group(size, here)
+            if passed:
+                fore, aft = min(alike, known), min(last, left)
         for i in range(size):
             member[moved[i]] = 0
         made[2 * s + 1], counts[1] = value[0], used

@@ -10,8 +10,6 @@ from regal_jax.runtime.compiling import only_borrows
 
 __all__ = ["Layout", "State", "schedule"]
 
-_ID: Final = 2**62 - 1
-"""``i & _ID`` is ``i``, but the compiler knows that it is not negative and does not count from the end."""
 _FEW: Final = 20
 """Fewer ops than this are moved one place at a time when ops are sorted."""
 
@@ -61,14 +59,14 @@ def schedule(
 
     def time_of(t, h, k):
         """Time of a transfer from ``h`` to ``k``."""
-        return cost[t] if links == 1 else cost[t * links + link[h * d + k & _ID] & _ID]
+        return cost[t] if links == 1 else cost[t * links + link[h * d + k]]
 
     def rides(t, h, k, takes):
         """Whether it takes no time and its tensor existed when the clocks of both devices were last equal.
 
         Such a transfer is inserted at that time, unless memory matters: the copy would be held for longer.
         """
-        return takes == 0 and goal == 0 and made[producer[t] & _ID] < meet[h * d + k & _ID]
+        return takes == 0 and goal == 0 and made[producer[t]] < meet[h * d + k]
 
     def list_moves(o, k):
         """Lists the tensors that the op lacks on device ``k``; returns how many.
@@ -77,14 +75,14 @@ def schedule(
         """
         count = 0
         for j in range(input_rows[o], input_rows[o + 1]):
-            t = inputs[j & _ID] & _ID
-            u = producer[t] & _ID
-            h = place[u] & _ID
-            if h != k and copied[t * d + k & _ID] == 0:
+            t = inputs[j]
+            u = producer[t]
+            h = place[u]
+            if h != k and copied[t * d + k] == 0:
                 i = count
                 while blocking and i > 0:
-                    v = producer[moves[i - 1] & _ID] & _ID
-                    if (clock[place[v] & _ID], position[v]) <= (clock[h], position[u]):
+                    v = producer[moves[i - 1]]
+                    if (clock[place[v]], position[v]) <= (clock[h], position[u]):
                         break
                     moves[i] = moves[i - 1]
                     i -= 1
@@ -96,12 +94,12 @@ def schedule(
         """`list_moves` with two devices, with fewer branches."""
         count, h = 0, 1 - k
         for j in range(input_rows[o], input_rows[o + 1]):
-            t = inputs[j & _ID] & _ID
+            t = inputs[j]
             moves[count] = t
-            count += (place[producer[t] & _ID] == h) & (copied[2 * t + k & _ID] == 0)
+            count += (place[producer[t]] == h) & (copied[2 * t + k] == 0)
         for i in range(1, count if blocking else 0):
             t, j = moves[i], i
-            while j > 0 and position[producer[moves[j - 1] & _ID] & _ID] > position[producer[t & _ID] & _ID]:
+            while j > 0 and position[producer[moves[j - 1]]] > position[producer[t]]:
                 moves[j] = moves[j - 1]
                 j -= 1
             moves[j] = t
@@ -112,21 +110,21 @@ def schedule(
         start, lost = clock[k], 0.0
         if blocking:
             for i in range(count):
-                h = place[producer[moves[i] & _ID] & _ID] & _ID
+                h = place[producer[moves[i]]]
                 lag[h] = clock[h]
             for i in range(count):
-                t = moves[i] & _ID
-                h = place[producer[t] & _ID] & _ID
+                t = moves[i]
+                h = place[producer[t]]
                 takes = time_of(t, h, k)
                 if not rides(t, h, k, takes):
                     start = max(start, lag[h]) + takes
                     lost += start - lag[h]
                     lag[h] = start
-        return max(start, begins[o * d + k & _ID]), lost
+        return max(start, begins[o * d + k]), lost
 
     def judge(o, k, start, lost):
         """The rule's cost of an op with this start and this delay of other clocks; lower is better."""
-        return start + waste * (lost + start - clock[k]) + behind * clock[k] + fixed[o * d + k & _ID]
+        return start + waste * (lost + start - clock[k]) + behind * clock[k] + fixed[o * d + k]
 
     def stays(o, t):
         """Whether the output is held after its op; an unread one of a resident is held until all have run."""
@@ -161,10 +159,10 @@ def schedule(
         for k in range(first, end):
             total, last, source, sources, unsure = 0.0, NONE, k, 0, False
             for j in range(input_rows[v], input_rows[v + 1]):
-                t = inputs[j & _ID] & _ID
-                u = producer[t] & _ID
-                h = place[u] & _ID
-                if h != k and copied[t * d + k & _ID] == 0:
+                t = inputs[j]
+                u = producer[t]
+                h = place[u]
+                if h != k and copied[t * d + k] == 0:
                     takes = time_of(t, h, k)
                     unsure |= source != k and source != h
                     source, last = h, max(last, made[u])
@@ -172,16 +170,16 @@ def schedule(
                         total += takes
                         # A word has so many bits; without the others the bound is lower.
                         sources |= 1 << h if h < 63 else 0
-            c = v * d + k & _ID
+            c = v * d + k
             owed[c], newest[c], sender[c], senders[c], vague[c] = total, last, source, sources, unsure
 
     def owe_pair(v):
         """`owe` on both of two devices, without branches."""
         sum0, sum1, last0, last1 = 0.0, 0.0, NONE, NONE
         for j in range(input_rows[v], input_rows[v + 1]):
-            t = inputs[j & _ID] & _ID
-            u = producer[t] & _ID
-            h = place[u] & _ID
+            t = inputs[j]
+            u = producer[t]
+            h = place[u]
             takes, when = time_of(t, h, 1 - h), made[u] - NONE
             lacks0, lacks1 = h & (copied[2 * t] == 0), (1 - h) & (copied[2 * t + 1] == 0)
             sum0, sum1 = sum0 + takes * lacks0, sum1 + takes * lacks1
@@ -189,22 +187,22 @@ def schedule(
         owed[2 * v], newest[2 * v], owed[2 * v + 1], newest[2 * v + 1] = sum0, last0, sum1, last1
 
     def move(t, k, quiet, pairs):
-        u = producer[t] & _ID
-        h = place[u] & _ID
-        copied[t * d + k & _ID] = 1
+        u = producer[t]
+        h = place[u]
+        copied[t * d + k] = 1
         if goal > 0:
             held[k] += size[t]
         if blocking:
-            takes, when = time_of(t, h, k), meet[h * d + k & _ID]
+            takes, when = time_of(t, h, k), meet[h * d + k]
             if not rides(t, h, k, takes):
                 clock[h] = clock[k] = max(clock[h], clock[k]) + takes
                 when = counts[1]
-                meet[h * d + k & _ID] = meet[k * d + h & _ID] = when
+                meet[h * d + k] = meet[k * d + h] = when
                 counts[1] += 1
             happens(n + t * d + k, when)
             # What the followed schedule takes next is not compared.
             for j in range(after_rows[u], after_rows[u] if quiet else after_rows[u + 1]):
-                v = after[j & _ID] & _ID
+                v = after[j]
                 if waiting[v] == 0 and place[v] < 0:
                     if pairs:
                         owe_pair(v)
@@ -220,10 +218,10 @@ def schedule(
 
     def take(o, k, count, start, quiet, pairs):
         """Schedules the transfers that the op needs on device ``k``, then the op."""
-        place[o] = bound[leader[o] & _ID] = k
+        place[o] = bound[leader[o]] = k
         for i in range(count):
-            move(moves[i] & _ID, k, quiet, pairs)
-        finish[o] = clock[k] = start + runtime[o * d + k & _ID]
+            move(moves[i], k, quiet, pairs)
+        finish[o] = clock[k] = start + runtime[o * d + k]
         made[o] = counts[1]
         happens(o, counts[1])
         counts[1] += 1
@@ -243,14 +241,14 @@ def schedule(
     def arrive(v):
         """All before the op have run: says when it could begin on each device, whatever its clock."""
         for k in range(d):
-            begins[v * d + k & _ID] = release[v]
+            begins[v * d + k] = release[v]
         if not blocking:
             for j in range(input_rows[v], input_rows[v + 1]):
-                t = inputs[j & _ID] & _ID
-                u = producer[t] & _ID
-                h, there = place[u] & _ID, finish[u]
+                t = inputs[j]
+                u = producer[t]
+                h, there = place[u], finish[u]
                 for k in range(d):
-                    c = v * d + k & _ID
+                    c = v * d + k
                     moved = there + time_of(t, h, k) if h != k else there
                     begins[c] = max(begins[c], moved)
 
@@ -263,7 +261,7 @@ def schedule(
             owe(v, 0, d if blocks else 0)
         base[v] = np.inf
         for k in range(d):
-            c = v * d + k & _ID
+            c = v * d + k
             toll = price[c] + (runtime[c] if by_finish else 0.0) - weight * rank[v]
             fixed[c] = toll if allowed[c] else np.inf
             base[v] = min(base[v], fixed[c])
@@ -294,9 +292,9 @@ def schedule(
     def cost_of(c, k):
         """The rule's cost of a ready op on device ``k``, or a lower bound if several devices send."""
         # Without branches, which processors would mispredict.
-        h, now = sender[c] & _ID, clock[k]
+        h, now = sender[c], clock[k]
         there = clock[h]
-        meets = (owed[c] > 0) | (newest[c] >= meet[h * d + k & _ID])
+        meets = (owed[c] > 0) | (newest[c] >= meet[h * d + k])
         start = (max(now, there) if meets else now) + owed[c]
         lost = start - there if meets else 0.0
         if vague[c]:
@@ -321,7 +319,7 @@ def schedule(
         now0, now1, met = clock[0], clock[1], meet[1]
         level[0], level[1], level[2], level[3] = now0, max(now0, now1), now1, max(now0, now1)
         for i in range(among):
-            c = 2 * near[i] & _ID
+            c = 2 * near[i]
             mine = cost_of_pair(c, 0, now0, now1, met)
             score0 = min(score0, mine)
             lowest[2 * i] = mine
@@ -338,7 +336,7 @@ def schedule(
             best, device, first = place1, 1, now1
         else:
             best, device, first = place0, 0, now0
-        v = near[best] & _ID
+        v = near[best]
         bound_of = max(soonest, release[v]) + behind * soonest + base[v]
         for i in range(2 * best if bound_of > score else 0):
             # The general loop would pass over the op.
@@ -352,15 +350,15 @@ def schedule(
         """Sorts the ops by key, from the order of an earlier schedule, and empties the set of ready ops."""
         count = 0
         for i in range(1, n):
-            u, v = ranked[i - 1] & _ID, ranked[i] & _ID
+            u, v = ranked[i - 1], ranked[i]
             count += (key[v] > key[u]) | ((key[v] == key[u]) & (position[v] < position[u]))
         # Insertion takes long where many are in disorder.
         gap = 1 if count < _FEW else max(1, n * 5 // 11)
         while count > 0:
             for i in range(gap, n):
-                v, j = ranked[i] & _ID, i
+                v, j = ranked[i], i
                 while j >= gap:
-                    u = ranked[j - gap] & _ID
+                    u = ranked[j - gap]
                     if key[v] < key[u] or (key[v] == key[u] and position[v] > position[u]):
                         break
                     ranked[j] = u
@@ -411,7 +409,7 @@ def schedule(
     while done < n and not (follows and differ == 0):
         count = 0
         for j in range(after_rows[max(o, 0)], after_rows[o + 1]):
-            v = after[j & _ID] & _ID
+            v = after[j]
             waiting[v] -= 1
             release[v] = max(release[v], finish[o])
             fresh[count] = v
@@ -428,7 +426,7 @@ def schedule(
                         fresh[count] = v
                         count += 1
             for j in range(count):
-                v = fresh[j] & _ID
+                v = fresh[j]
                 if quiet:
                     few += changed[v]
                     continue
@@ -440,7 +438,7 @@ def schedule(
                     if spot[v] < spot[near[few - 1]]:
                         few -= 1
                         w = near[few]
-                    i = spot[w] & _ID
+                    i = spot[w]
                     words[i >> 5] |= 1 << (i & 31)
                     word = min(word, i >> 5)
                     far += 1
@@ -476,13 +474,13 @@ def schedule(
             if pairs:
                 best, device, score, first = best_of_pair(among, soonest)
             for i in range(0 if device >= 0 else among):
-                v = near[i] & _ID
+                v = near[i]
                 bound_of = max(soonest, release[v]) + behind * soonest + base[v]
                 if goal == 0 and bound_of > score:
                     continue
-                at = bound[leader[v] & _ID] if grouped else -1
+                at = bound[leader[v]] if grouped else -1
                 for k in range(d):
-                    c, now = v * d + k & _ID, clock[k]
+                    c, now = v * d + k, clock[k]
                     if grouped and at >= 0 and at != k:
                         continue
                     if goal > 0:
@@ -510,17 +508,17 @@ def schedule(
         for turn in range(rough + 1):
             taken = turn == rough
             if taken:
-                i, k = best, device & _ID
-                o = (path[done] if quiet else near[best]) & _ID
+                i, k = best, device
+                o = path[done] if quiet else near[best]
                 if quiet:
                     arrive(o)
             else:
                 if lowest[turn] > score:
                     continue
-                i, k = pick[2 * turn], pick[2 * turn + 1] & _ID
-                o = near[i & _ID] & _ID
+                i, k = pick[2 * turn], pick[2 * turn + 1]
+                o = near[i]
             count = 0
-            if goal > 0 or (blocks and (quiet or newest[o * d + k & _ID] > NONE)):
+            if goal > 0 or (blocks and (quiet or newest[o * d + k] > NONE)):
                 count = list_pair(o, k) if pairs else list_moves(o, k)
             start, lost = begin(o, k, count)
             need, grown = 0, 0

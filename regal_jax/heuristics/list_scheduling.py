@@ -151,10 +151,11 @@ def list_schedule(
 
     rank = upward_rank(graph, cluster) if rank is None else rank
     prices = np.zeros(graph.num_ops * cluster.num_devices) if price is None else price.ravel()
-    numbers = rank, prices, *rule.numbers, math.inf
+    numbers = np.array(rank), np.array(prices), *rule.numbers, math.inf
     # Roughly the time that it takes in Python.
     seconds = 1e-6 * (4 + 2.2 * rule.look) * graph.num_ops * cluster.num_devices
-    done = run_loops(schedule, *kernel_arguments(graph, cluster), *numbers, seconds=seconds)
+    space = kernel_arguments(graph, cluster)
+    done = run_loops(schedule, *space, *numbers, seconds=seconds, copies=False)
     note(schedules=1)
     return placement_and_events(done)
 
@@ -242,11 +243,12 @@ def placement_and_events(state: Any) -> tuple[np.ndarray, np.ndarray]:
 
 @once_a_pair
 def layout_of(graph: ComputationGraph, cluster: Cluster) -> Any:
+    """The input of the loops but for ranks and prices, as writable arrays."""
     runtime, cost, devices = (
         runtime_matrix(graph, cluster), transfer_times(graph, cluster), cluster.num_devices,
     )  # fmt: skip
     allowed = allowed_matrix(graph, cluster)[graph.colocation_leader]
-    return Layout(
+    layout = Layout(
         *graph.inputs,
         np.bincount(graph.successors[1], minlength=graph.num_ops),
         *graph.successors,
@@ -269,6 +271,7 @@ def layout_of(graph: ComputationGraph, cluster: Cluster) -> Any:
         *shortest_paths(graph, cluster),
         float(runtime[allowed].sum() + devices * cost.sum()),
     )
+    return Layout(*(np.array(each) if isinstance(each, np.ndarray) else each for each in layout))
 
 
 def kernel_arguments(graph: ComputationGraph, cluster: Cluster) -> tuple[Any, Any]:

@@ -145,11 +145,15 @@ def _lpmf(
             while node > 1:
                 node //= 2
                 a, b = tree[2 * node], tree[2 * node + 1]
-                if a < 0 or b < 0:
-                    tree[node] = max(a, b)
-                else:
+                if a < 0:
+                    a = b
+                elif b >= 0:
                     first, second = kept[a] - freed[a], kept[b] - freed[b]
-                    tree[node] = a if first < second or (first == second and a < b) else b
+                    if second < first or (second == first and b < a):
+                        a = b
+                if a == tree[node] and a != o:
+                    break  # Nothing above depends on the op.
+                tree[node] = a
         if len(order) == count:
             return order
         # The number of leaves whose need stays below the peak.

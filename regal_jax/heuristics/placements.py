@@ -18,6 +18,7 @@ _ARRANGED: Final = 64
 """Largest number of devices for which parts are arranged by links: each round tries all pairs."""
 
 
+@once_a_pair
 def single_device_placement(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     """``[N]``: all ops on the fastest device; an op that may not run there, on its own fastest."""
     runtime = np.where(allowed_matrix(graph, cluster), runtime_matrix(graph, cluster), np.inf)

@@ -97,11 +97,12 @@ def _post_order(links: Links, before: list[list[int]]) -> np.ndarray:
         while stack:
             check_interrupt()
             o = stack[-1]
-            if visited[o]:
-                stack.pop()
-            elif all(visited[u] for u in before[o]):
+            first = [] if visited[o] else [u for u in reversed(before[o]) if not visited[u]]
+            if first:
+                stack += first
+                continue
+            stack.pop()
+            if not visited[o]:
                 visited[o] = True
-                order.append(stack.pop())
-            else:
-                stack.extend(u for u in reversed(before[o]) if not visited[u])
+                order.append(o)
     return np.array(order, dtype=np.int64)

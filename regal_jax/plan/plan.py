@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from regal_jax.errors import FormatError, MissingExtraError, PlanError
-from regal_jax.graph import Cluster, ComputationGraph, runtime_matrix
+from regal_jax.graph import Cluster, ComputationGraph, once_a_pair, runtime_matrix
 from regal_jax.graph.html import html_rows
 from regal_jax.plan.bounds import Objective, lower_bound
 from regal_jax.plan.comparison import PlanComparison, compare_plans
@@ -133,7 +133,7 @@ class Plan:
             timeline=timeline,
             num_transfers=len(moved),
             transfer_bytes=int(graph.tensor_bytes[moved].sum()),
-            one_device_makespan=min(math.fsum(r) for r in runtime_matrix(graph, cluster).T),
+            one_device_makespan=_one_device_makespan(graph, cluster),
             lower_bound=lower_bound(graph, cluster, objective),
             provenance=_json_values(dict(provenance or {}), "provenance"),
             impossible=why_impossible(graph, cluster) if overflows else "",
@@ -349,6 +349,11 @@ class Plan:
 
     def __str__(self) -> str:
         return summary(self)
+
+
+@once_a_pair
+def _one_device_makespan(graph: ComputationGraph, cluster: Cluster) -> float:
+    return min(math.fsum(runtime) for runtime in runtime_matrix(graph, cluster).T)
 
 
 def _json_values(value: Any, where: str) -> Any:

@@ -159,7 +159,7 @@ def outcome(
     """
     placement, events = (np.asarray(each, dtype=np.int64) for each in (placement, events))
     state = _executed(graph, cluster, placement, events)
-    return float(max(state.finish)), np.asarray(state.peak, np.int64)
+    return float(max(state.clock)), np.asarray(state.peak, np.int64)
 
 
 def _executed(graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, events: np.ndarray) -> State:

@@ -18,6 +18,7 @@ from numba.core.compiler_machinery import register_pass
 from numba.core.typed_passes import NativeLowering
 from numba.core.untyped_passes import InlineClosureLikes
 
+from regal_jax.runtime.compiling import load_array_functions
 from regal_jax.runtime.lowering import ScalarLowering
 from regal_jax.runtime.numba_parts import (
     define_in_scopes,
@@ -121,6 +122,11 @@ class Compiler(CompilerBase):
     """
 
     replaced: ClassVar[Mapping[Any, Any]] = {InlineClosureLikes: _InlineClosures}
+
+    def __init__(self, *args: Any) -> None:
+        """As Numba's."""
+        load_array_functions()
+        super().__init__(*args)
 
     def compile_extra(self, func: Callable[..., Any]) -> Any:
         """Numba's own method, with the parts in `regal_jax.runtime.numba_parts`."""

@@ -25,6 +25,7 @@ __all__ = [
     "counts_no_references",
     "for_loops",
     "installed",
+    "load_array_functions",
     "loops",
     "only_borrows",
     "part",
@@ -76,7 +77,8 @@ def usable() -> bool:
 def only_borrows(function: _Function) -> _Function:
     """Decorator of a function that makes no array: its code counts no references, and is faster.
 
-    Its loops are short, so that they are neither vectorised nor unrolled.
+    Its loops are short, so that they are neither vectorised nor unrolled. It has no negative indices but for
+    literal ones: no item is counted from the end of an array.
 
     All functions that call it from compiled code have this decorator too. Numba refuses such a function if it
     makes an array. It may return its arguments.
@@ -122,9 +124,12 @@ def compiled(function: Callable[..., Any]) -> Any:
     if function in _address_only:
         options["no_cpython_wrapper"] = True
     try:
-        return _forgiving(njit(cache=True, **options)(function))
+        made = njit(cache=True, **options)(function)
     except RuntimeError:  # There is no folder for the cache.
         return njit(**options)(function)
+    _forgive(made)
+    _load_less(made, needs_arrays=not (scalar and counts_no_references()))
+    return made
 
 
 def _without_counts() -> dict[str, Any]:
@@ -137,7 +142,7 @@ def _without_counts() -> dict[str, Any]:
 
 
 @functools.cache
-def _load_array_functions() -> None:
+def load_array_functions() -> None:
     """Loads Numba's functions of arrays, as every compilation does, but not SciPy's linear algebra with them.
 
     Numba imports that at this moment to see whether it is there, which takes half of the time until the first
@@ -162,10 +167,8 @@ def pipeline(*, scalar: bool) -> dict[str, Any]:
     """Options of ``njit`` with which large functions compile faster, if Numba has what they change.
 
     Args:
-      scalar: Whether the function makes no array and its loops are short, so that they are neither vectorised
-        nor unrolled.
+      scalar: Whether the function is as `only_borrows` says; it may count references.
     """
-    _load_array_functions()
     try:
         from regal_jax.runtime.closures import Compiler, ScalarCompiler
     except (ImportError, AttributeError):
@@ -173,8 +176,8 @@ def pipeline(*, scalar: bool) -> dict[str, Any]:
     return {"pipeline_class": ScalarCompiler if scalar else Compiler}
 
 
-def _forgiving(dispatcher: Any) -> Any:
-    """The dispatcher, to which an unreadable cache is an empty one.
+def _forgive(dispatcher: Any) -> None:
+    """Makes an unreadable cache an empty one to the dispatcher.
 
     Numba reads the whole index of a function before it compares its age with the source. The index may name
     a class that has moved since, or be damaged.
@@ -183,7 +186,28 @@ def _forgiving(dispatcher: Any) -> Any:
     if file is not None:
         file._load_index = _or_else(dict, file._load_index)
         file.load = _or_else(lambda: None, file.load)
-    return dispatcher
+
+
+def _load_less(dispatcher: Any, *, needs_arrays: bool) -> None:
+    """Lets the dispatcher read its function from the cache without the parts of Numba that it does not need.
+
+    Before Numba reads the first function, it loads all that a compilation may need.
+
+    Args:
+      dispatcher: The dispatcher.
+      needs_arrays: Whether the function needs that, without SciPy: see `load_array_functions`.
+    """
+    cache: Any = getattr(dispatcher, "_cache", None)
+    load = getattr(cache, "load_overload" if needs_arrays else "_load_overload", None)
+    if load is None:
+        return
+
+    def load_overload(signature: Any, context: Any) -> Any:
+        if needs_arrays:
+            load_array_functions()
+        return load(signature, context)
+
+    cache.load_overload = load_overload
 
 
 def _or_else(nothing: Callable[[], Any], load: Callable[..., Any]) -> Callable[..., Any]:

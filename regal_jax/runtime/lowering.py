@@ -3,7 +3,8 @@
 Numba keeps a variable that occurs in several blocks in memory, an array as a structure of seven fields, and
 copies the structure to memory again at every access to an item. A loop over a range takes four more places.
 LLVM finds the values of all these places again, in time that grows with the product of their number and the
-number of blocks. Here a variable with one assignment is a value, and so is an array.
+number of blocks. Here a variable with one assignment is a value, and so is an array. Nor does an access ask
+whether the index is negative, so that the size of the array is not needed.
 """
 
 from collections import defaultdict
@@ -61,6 +62,8 @@ def _variables(value: Any) -> list[Any]:
 
 class _ScalarLower(Lower):
     """Numba's translation, in which variables with one assignment, arrays and ranges are values.
+
+    Only literal indices may be negative.
 
     Functions whose values have counts of references, generators, and code for a debugger are translated as by
     Numba.
@@ -126,14 +129,12 @@ class _ScalarLower(Lower):
         )
 
     def _address(self, array: Any, index: Any) -> Any:
-        """The address of an item of an array; negative indices count from its end."""
-        kind, value = self.typeof(array.name), self.loadvar(array.name)
-        at, size = self._cast_var(index, types.intp), self._get(kind, value, "shape")
-        is_negative = self.builder.icmp_signed("<", at, Constant(at.type, 0))
-        wrapped = self.builder.add(at, self.builder.extract_value(size, 0))
-        return self.builder.gep(
-            self._get(kind, value, "data"), [self.builder.select(is_negative, wrapped, at)]
-        )
+        """The address of an item of an array; only a literal index may be negative."""
+        kind, at = self.typeof(index.name), self._cast_var(index, types.intp)
+        value, array = self.loadvar(array.name), self.typeof(array.name)
+        if getattr(kind, "literal_value", 0) < 0:
+            at = self.builder.add(at, self.builder.extract_value(self._get(array, value, "shape"), 0))
+        return self.builder.gep(self._get(array, value, "data"), [at], inbounds=True)
 
     def lower_expr(self, resty: Any, expr: Any) -> Any:
         """The value of an expression."""

@@ -18,7 +18,7 @@ from numba import cfunc, njit, types
 from numba.core import cgutils, typing
 from numba.extending import intrinsic
 
-from regal_jax.runtime.compiling import pipeline
+from regal_jax.runtime.compiling import load_array_functions, pipeline
 
 __all__ = [
     "API_VERSION",
@@ -123,6 +123,7 @@ def free(_: Any, address: Any) -> Any:
 def c_function(answer: Callable[[int], int]) -> Any:
     """``answer`` as a C function ``int64 (int64 frame)``, compiled or from Numba's cache."""
     signature = types.int64(types.int64)
+    load_array_functions()
     try:
         return cfunc(signature, cache=True, **pipeline(scalar=True))(answer)
     except RuntimeError:  # There is no folder for the cache.
