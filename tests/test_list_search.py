@@ -70,6 +70,9 @@ def test_what_it_says_is_what_the_replay_says(
     plan = search.plan()
     assert plan is not None
     plan.verify(graph)
+    made = plan.provenance["insertions"]
+    assert plan.provenance["schedules"] + made == schedules
+    assert (made > 0) == (search._moves is not None and search._moves.best is not None)
     if math.isfinite(search.best):
         assert plan.feasible
         # The plan may send transfers earlier than the schedule, which can lower the makespan.

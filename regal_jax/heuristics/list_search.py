@@ -203,7 +203,7 @@ class ListSearchRun(HostSearch):
         if pays:
             self._moves = Insertion(graph, self._layout, self._room, moves)
         self._inserting, self._turn_ends = False, self._config.insert_after
-        self._lists, self._owed = self._least_lists, 0
+        self._lists, self._insertions, self._owed = self._least_lists, 0, 0
         # The makespans of the schedules with which insertion moves, and their turn, began.
         self._began = self._before = math.inf
         self._draws = _Draws(np.zeros((0, 1)), np.zeros((0, 1)))
@@ -221,7 +221,8 @@ class ListSearchRun(HostSearch):
         """
         last = self.evaluations + evaluations
         paid = min(self._owed, evaluations)
-        self.evaluations, self._owed = self.evaluations + paid, self._owed - paid
+        self.evaluations, self._insertions = self.evaluations + paid, self._insertions + paid
+        self._owed -= paid
         while self.evaluations < last and not (ends is not None and ends()) and self.best > goal:
             check_interrupt()
             if self._begin:
@@ -239,7 +240,12 @@ class ListSearchRun(HostSearch):
         if not self.evaluations:
             return None
         rule = dataclasses.asdict(self._rules[int(self._best.rule[0])])
-        made = {"method": "list-search", "schedules": self.evaluations, "rule": rule}
+        made = {
+            "method": "list-search",
+            "schedules": self.evaluations - self._insertions,
+            "insertions": self._insertions,
+            "rule": rule,
+        }
         best = BestDraft(self.graph, self.cluster, Objective.MAKESPAN)
         moved = self._moves.best if self._moves is not None else None
         if moved is not None and (0.0, moved.makespan) <= self.least:
@@ -401,8 +407,9 @@ class ListSearchRun(HostSearch):
         for number, makespan in made:
             self.evaluations = before + number
             self.improves((0.0, makespan))
-        self.evaluations = before + min(used, most)
-        self._owed = used - min(used, most)
+        paid = min(used, most)
+        self.evaluations, self._insertions = before + paid, self._insertions + paid
+        self._owed = used - paid
 
     @property
     def _at_once(self) -> int:
