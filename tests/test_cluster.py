@@ -1,5 +1,6 @@
 """Clusters, and errors for clusters that do not fit their graph."""
 
+import copy
 import math
 
 import numpy as np
@@ -97,3 +98,16 @@ def test_transfer_times():
     assert transfer_times(graph, cluster).tolist() == [[cluster.transfer_time(b, "us")] for b in (0, 1000)]
     with pytest.raises(ClusterError, match="endless"):
         transfer_times(graph, Cluster((1, 1), "delay", 0, 1e-306))
+
+
+def test_equal_clusters_have_equal_hashes_and_a_copy_computes_its_own():
+    clusters = [Cluster.nodes(2, 2, within="nvlink4", between="ethernet-100g") for _ in range(2)]
+    assert clusters[0] == clusters[1]
+    assert hash(clusters[0]) == hash(clusters[1]) != hash(Cluster.uniform(4, transfer="nvlink4"))
+    assert {clusters[0]: 1}[clusters[1]] == 1
+    twin = copy.deepcopy(clusters[0])
+    # The hash of a text differs between processes.
+    assert set(vars(twin)) == {"memory", "transfer", "latency", "bandwidth"}
+    assert twin == clusters[0]
+    assert hash(twin) == hash(clusters[0])
+    assert twin.links == clusters[0].links
