@@ -47,19 +47,24 @@ def begin(
     return insertion
 
 
+def scheduled(
+    graph: ComputationGraph, cluster: Cluster, rng: np.random.Generator, *, limited: bool
+) -> tuple[Cluster, tuple[np.ndarray, np.ndarray]]:
+    """A random list schedule, and a cluster that it fits, with little room or much if memory is limited."""
+    price = rng.random((graph.num_ops, cluster.num_devices)) * graph.runtime.max()
+    schedule = list_schedule(graph, cluster, TIME_RULES[rng.integers(len(TIME_RULES))], price)
+    peaks = replay(graph, cluster, *schedule).peak_memory
+    memory = [float(peak) * float(rng.choice([1, 1.3])) if limited else math.inf for peak in peaks]
+    return with_memory(cluster, memory), schedule
+
+
 @settings(max_examples=100)
 @given(instance=instances(max_ops=20), seed=seeds, limited=st.booleans())
 def test_schedules_are_those_of_the_replay_and_never_longer(
     instance: tuple[ComputationGraph, Cluster], seed: int, limited: bool
 ) -> None:
-    graph, cluster = instance
-    rng = np.random.default_rng(seed)
-    price = rng.random((graph.num_ops, cluster.num_devices)) * graph.runtime.max()
-    schedule = list_schedule(graph, cluster, TIME_RULES[seed % len(TIME_RULES)], price)
-    peaks = replay(graph, cluster, *schedule).peak_memory
-    # The schedule fits, with little room or much.
-    memory = [float(peak) * float(rng.choice([1, 1.3])) if limited else math.inf for peak in peaks]
-    cluster = with_memory(cluster, memory)
+    graph, rng = instance[0], np.random.default_rng(seed)
+    cluster, schedule = scheduled(*instance, rng, limited=limited)
     insertion = begin(graph, cluster, schedule, rng)
     before = insertion.makespan
     for _ in range(20):
@@ -82,13 +87,8 @@ def test_schedules_are_those_of_the_replay_and_never_longer(
 def test_what_is_known_of_the_schedule_before_changes_nothing(
     instance: tuple[ComputationGraph, Cluster], seed: int, limited: bool, moves: int
 ) -> None:
-    graph, cluster = instance
-    rng = np.random.default_rng(seed)
-    price = rng.random((graph.num_ops, cluster.num_devices)) * graph.runtime.max()
-    schedule = list_schedule(graph, cluster, TIME_RULES[seed % len(TIME_RULES)], price)
-    peaks = replay(graph, cluster, *schedule).peak_memory
-    cluster = with_memory(cluster, [1.2 * float(peak) if limited else math.inf for peak in peaks])
-    once, one_by_one = (begin(graph, cluster, schedule, np.random.default_rng(seed)) for _ in range(2))
+    cluster, schedule = scheduled(*instance, np.random.default_rng(seed), limited=limited)
+    once, one_by_one = (begin(instance[0], cluster, schedule, np.random.default_rng(seed)) for _ in range(2))
     used, found = once.run(moves, 10**9, -math.inf)
     numbers = [one_by_one.run(1, 1, -math.inf)[0] for _ in range(moves)]
     assert used == sum(numbers)
