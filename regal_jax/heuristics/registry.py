@@ -337,6 +337,7 @@ XLA_ORDERS: Final = tuple(_XLA)
 """Names of the three orders of which ``xla-best`` takes the best."""
 
 
+@interruptible()
 def run_heuristic(
     name: str,
     graph: ComputationGraph,
