@@ -55,16 +55,6 @@ def insert_transfers(
         soonest = np.argsort(before, kind="stable")
         pair, before = pair[soonest], before[soonest]
     # A copy is for the first reader on its device. Edges are sorted by tensor and reader.
-    together = np.argsort(pair, kind="stable")
-    is_first = np.ones(len(pair), bool)
-    is_first[together[1:]] = pair[together[1:]] != pair[together[:-1]]
-    tensor, device = np.divmod(pair[is_first], MAX_DEVICES)
-    # Transfers before the same op stay in this order.
-    soonest = np.argsort(before[is_first], kind="stable")
-    place = before[is_first][soonest] + np.arange(len(soonest))
-    events = np.empty(len(order) + len(place), np.int64)
-    is_op = np.ones(len(events), bool)
-    is_op[place] = False
-    events[place] = (graph.num_ops + tensor * cluster.num_devices + device)[soonest]
-    events[is_op] = order
-    return events
+    first = np.sort(np.unique(pair, return_index=True)[1])
+    tensor, device = np.divmod(pair[first], MAX_DEVICES)
+    return np.insert(order, before[first], graph.num_ops + tensor * cluster.num_devices + device)
