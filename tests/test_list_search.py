@@ -250,6 +250,12 @@ def test_loops_do_the_same_in_python_without_negative_indices(
     twice = np.append(events, events[0])
     state = execute(*map(as_items, loop_arguments(graph, cluster, one.placement, twice)))
     assert state.fault[0] == TWICE
+    ranks, prices = upward_rank(graph, cluster), np.zeros(graph.num_ops * cluster.num_devices)
+    for rule in (*TIME_RULES, *MEMORY_RULES):
+        space = *kernel_arguments(graph, cluster), ranks, prices
+        state = schedule(*map(as_items, space), *rule.numbers, math.inf)
+        for each, same in zip(placement_and_events(state), list_schedule(graph, cluster, rule), strict=True):
+            np.testing.assert_array_equal(each, same)
 
 
 @settings(max_examples=20)
