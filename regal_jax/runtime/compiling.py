@@ -167,7 +167,8 @@ def pipeline(*, scalar: bool) -> dict[str, Any]:
     """Options of ``njit`` with which large functions compile faster, if Numba has what they change.
 
     Args:
-      scalar: Whether the function is as `only_borrows` says; it may count references.
+      scalar: Whether its loops are short, so that they are neither vectorised nor unrolled, and only literal
+        indices may be negative.
     """
     try:
         from regal_jax.runtime.closures import Compiler, ScalarCompiler
@@ -191,11 +192,11 @@ def _forgive(dispatcher: Any) -> None:
 def _load_less(dispatcher: Any, *, needs_arrays: bool) -> None:
     """Lets the dispatcher read its function from the cache without the parts of Numba that it does not need.
 
-    Before Numba reads the first function, it loads all that a compilation may need.
+    Before Numba reads its first function from the cache, it loads all functions that a compilation may use.
 
     Args:
       dispatcher: The dispatcher.
-      needs_arrays: Whether the function needs that, without SciPy: see `load_array_functions`.
+      needs_arrays: Whether to load them, but without SciPy. Otherwise the function must not use any of them.
     """
     cache: Any = getattr(dispatcher, "_cache", None)
     load = getattr(cache, "load_overload" if needs_arrays else "_load_overload", None)
