@@ -257,6 +257,21 @@ def test_new_families_are_those_without_a_split_and_all_are_test_graphs(build, m
         build("all", only="fake/chain60*", new_families=True)
 
 
+def test_a_split_selects_the_families_that_have_it_in_the_table(build, monkeypatch, tmp_path):
+    table = {"chain": "train", "layered": "test", "twin": "validation"}
+    monkeypatch.setattr(build_module, "read_family_splits", lambda: table)
+    document = build(split="test")  # a family without a split has none of these
+    assert set(document["families"]) == {"layered"}
+    assert document["counts"]["graphs"] == 4
+    assert not (tmp_path / "corpus" / "failures.jsonl").exists()
+    # It is no setting of the corpus, which another run extends.
+    assert set(build(split="validation")["families"]) == {"layered", "twin"}
+    with pytest.raises(ConfigError, match="split: there is no 'tests'; use one of train, validation, test"):
+        build(split="tests")
+    with pytest.raises(ConfigError, match=r"split, new_families: .*give one of the two"):
+        build(split="test", new_families=True)
+
+
 def test_other_versions_are_refused(build, copied, monkeypatch):
     monkeypatch.setattr(Source, "versions", lambda self: {"numpy": "0.0"})
     with pytest.raises(ConfigError, match=r"was built with numpy .*, not 0.0"):

@@ -23,6 +23,7 @@ DIR/failures.jsonl lists what gives no graph, with the reason.
 examples:
   regal-jax corpus build --out corpus
   regal-jax corpus build --out corpus --sources timm --only 'timm/resnet*' --forms forward
+  regal-jax corpus build --out test --split test
   regal-jax corpus build --out small --limit 3 --jobs 4
   regal-jax corpus build --out corpus --engine ray:10.0.0.1:6379
 """
@@ -36,6 +37,7 @@ def _build(args: argparse.Namespace) -> int:
         sources=None if args.sources is None else _names(args.sources),
         forms=_names(args.forms),
         only=args.only,
+        split=args.split,
         limit=args.limit,
         jobs=args.jobs,
         timeout=args.timeout,
@@ -185,6 +187,11 @@ def _add_build(actions: Subparsers) -> None:
         help="comma-separated (default: all three)",
     )
     build.add_argument("--only", metavar="GLOB", help="only graphs whose SOURCE/MODEL.FORM matches")
+    build.add_argument(
+        "--split",
+        metavar="NAME",
+        help="only families that have this split in the installed table: train, validation or test",
+    )
     build.add_argument("--limit", type=count, metavar="N", help="at most N graphs of each source and form")
     build.add_argument("--jobs", type=count, metavar="N", help="worker processes (default: one per core)")
     build.add_argument(

@@ -15,6 +15,7 @@ from regal_jax.corpus.family_splits import read_family_splits
 from regal_jax.corpus.finish import NEW_FAMILIES, finish
 from regal_jax.corpus.sources import SOURCES, Source
 from regal_jax.corpus.trace_spec import TraceSpec
+from regal_jax.datasets.candidates import SPLITS
 from regal_jax.datasets.corpus_files import (
     CORPUS,
     FAILURES,
@@ -49,6 +50,7 @@ def build_corpus(
     sources: Sequence[str] | None = None,
     forms: Sequence[str] = FORMS,
     only: str | None = None,
+    split: str | None = None,
     limit: int | None = None,
     jobs: int | None = None,
     timeout: float = 300.0,
@@ -75,6 +77,7 @@ def build_corpus(
       sources: Names from `SOURCES`; by default all whose packages are installed, with a warning for others.
       forms: Some of `FORMS`.
       only: A pattern such as ``"timm/resnet*"`` that ``SOURCE/MODEL.FORM`` must match.
+      split: Only models of families that have this split in the table (`read_family_splits`).
       limit: Most graphs of each source and form, taken from the families in turn.
       jobs: Worker processes; the number of cores by default.
       timeout: Time limit per graph, in seconds.
@@ -98,6 +101,10 @@ def build_corpus(
       FormatError: The folder is not a corpus, or it is damaged.
     """
     chosen = _check(sources, forms, limit, jobs, timeout, min_ops, max_ops)
+    if split is not None and split not in SPLITS:
+        raise ConfigError(f"split: there is no {split!r}; use one of {', '.join(SPLITS)}")
+    if split is not None and new_families:
+        raise ConfigError("split, new_families: new families have no split in the table; give one of the two")
     find_profile(profile)
     root = pathlib.Path(folder)
     with (
@@ -109,14 +116,14 @@ def build_corpus(
         (root / GRAPHS).mkdir(exist_ok=True)
         present = _installed(chosen, explicit=sources is not None)
         settings = {"profile": profile, "min_ops": min_ops, "max_ops": max_ops}
-        known: frozenset[str] = frozenset()
         if new_families:
-            settings[NEW_FAMILIES], known = True, frozenset(read_family_splits())
+            settings[NEW_FAMILIES] = True
+        splits = read_family_splits() if split is not None or new_families else None
         packages = _settle(root, settings, present)
         work = Engine(root, settings, jobs or available_cores(), timeout, interrupted, progress, remote)
         listed = {source.name: work.specs(source) for source in present}
         specs = {
-            name: choose([spec for spec in found if spec.family not in known], forms, only, limit)
+            name: choose(_of_split(found, splits, split), forms, only, limit)
             for name, found in listed.items()
             if found is not None
         }
@@ -124,6 +131,13 @@ def build_corpus(
         work.run(_rounds(pending), packages)
         document = finish(root)
         return {**document, "complete": not interrupted()}
+
+
+def _of_split(
+    specs: Sequence[TraceSpec], splits: Mapping[str, str] | None, split: str | None
+) -> list[TraceSpec]:
+    """The specs of families with this split in the table, or that it lacks (``None``); without a table, all."""
+    return [spec for spec in specs if splits is None or splits.get(spec.family) == split]
 
 
 def choose(
