@@ -136,7 +136,7 @@ def build_corpus(
 def _of_split(
     specs: Sequence[TraceSpec], splits: Mapping[str, str] | None, split: str | None
 ) -> list[TraceSpec]:
-    """The specs of families with this split in the table, or that it lacks (``None``); without a table, all."""
+    """Without a table all specs, else those of families with this split, or (``None``) that it lacks."""
     return [spec for spec in specs if splits is None or splits.get(spec.family) == split]
 
 
