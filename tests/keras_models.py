@@ -14,6 +14,8 @@ import keras
 import numpy as np
 import optax
 
+from regal_jax.corpus.sources.keras_forms import abstract_inputs, trace_model
+from regal_jax.datasets import FORMS
 from regal_jax.importers.jax_program import from_jax
 
 
@@ -55,5 +57,26 @@ def trace(name: str, size: int) -> dict[str, object]:
     }
 
 
+class Backbone(keras.Model):
+    """A model with a layer as an attribute, as those of keras-hub."""
+
+    def __init__(self):
+        table = keras.layers.Embedding(10, 4)
+        token = keras.Input((None,), dtype="int32")
+        super().__init__(token, keras.layers.Dense(3)(table(token)))
+        self.table = table
+
+
+def forms() -> dict[str, list[str]]:
+    """The kinds of ops of each form that the corpus makes of a `Backbone`."""
+
+    def inputs(model):
+        return abstract_inputs(model, batch_size=2, length=5, image_size=0)
+
+    return {
+        form: list(trace_model(Backbone, inputs, form, profile="h200", name=form).op_kinds) for form in FORMS
+    }
+
+
 if __name__ == "__main__":
-    json.dump({name: trace(name, 64) for name in sys.argv[1:]}, sys.stdout)
+    json.dump({**{name: trace(name, 64) for name in sys.argv[1:]}, "forms": forms()}, sys.stdout)

@@ -573,6 +573,10 @@ def test_keras_applications(models):
     )
     assert run.returncode == 0, run.stderr
     results = json.loads(run.stdout.splitlines()[-1])
+    forms = results.pop("forms")
+    assert all("dot_general" in kinds for kinds in forms.values())
+    # No form makes the weights.
+    assert not any("random" in kind for kinds in forms.values() for kind in kinds)
     assert results.keys() == set(models)
     for name, result in results.items():
         assert result["resident_bytes"] == result["expected_bytes"], name

@@ -34,6 +34,8 @@ def trace_model(
     """
     with keras.StatelessScope(initialize_variables=False):
         model = build()
+    # A call would otherwise initialise the variables, and keep traced arrays in them.
+    keras.utils.clear_session(free_memory=False)
     trainable, other = _shapes(model.trainable_variables), _shapes(model.non_trainable_variables)
     batch = inputs(model)
 
