@@ -1,6 +1,7 @@
 """The inputs of Topoformer, computed from graphs on the host."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -30,8 +31,10 @@ FEATURES: Final = (
 )
 """Names of the features of an op, in their order."""
 
-_SECONDS: Final = 1e-6
-"""Interpreted loops: seconds per edge."""
+_SMALL: Final = 128
+"""Number of ops up to which loading compiled loops takes longer than they save."""
+_SECONDS: Final = 5e-7
+"""Interpreted loops: seconds per op and per edge."""
 
 
 @jax.tree_util.register_dataclass
@@ -129,7 +132,8 @@ def _features(graph: ComputationGraph, links: Links) -> np.ndarray:
     n = graph.num_ops
     output = np.zeros(n, np.int64)
     np.add.at(output, graph.tensor_op, graph.tensor_bytes)
-    order, seconds = graph.topological_order, _SECONDS * (n + len(links.source))
+    order = graph.topological_order
+    seconds = _SECONDS * (n + len(links.source)) if n <= _SMALL else math.inf
     offset, successor = links.successors
     zeros = np.zeros((2, n), np.int64)
     ahead = run_loops(_hops, *zeros, order, links.offset, links.source, seconds=seconds)
