@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from plain_loops import Items, as_items
 from strategies import instances, random_graph
 
 from regal_jax import Cluster, GraphBuilder, optimize, optimize_many
@@ -203,24 +204,6 @@ def test_ranks_and_prices_make_a_schedule_again(
     again = list_schedule(graph, cluster, TIME_RULES[0], prices_of(graph, cluster, wanted), ranks)
     for one, other in zip(again, (placement, events), strict=True):
         np.testing.assert_array_equal(one, other)
-
-
-class Items(list[Any]):
-    """A list whose items are not counted from the end, as in compiled loops."""
-
-    def __getitem__(self, i: Any) -> Any:
-        assert isinstance(i, slice) or i >= 0
-        return super().__getitem__(i)
-
-    def __setitem__(self, i: Any, value: Any) -> None:
-        assert i >= 0
-        super().__setitem__(i, value)
-
-
-def as_items(argument: Any) -> Any:
-    if isinstance(argument, tuple):
-        return type(argument)(*map(as_items, argument))
-    return Items(argument.tolist()) if isinstance(argument, np.ndarray) else argument
 
 
 @settings(max_examples=25)

@@ -1,14 +1,18 @@
 """Search among orders: exact peaks, monotone progress, valid proofs, and limits in both directions."""
 
 import collections
+import dataclasses
 import itertools
 import math
 import signal
+import types
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_loops import Items, as_items
 from strategies import instances, random_graph
 
 from regal_jax import Cluster, GraphBuilder, OrderSearch, PeakSearch, Portfolio, optimize, optimize_many
@@ -251,6 +255,18 @@ def test_one_op_a_chain_and_no_edge() -> None:
         assert search.best == peak
 
 
+def in_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the loops of beams run in Python."""
+    for name, function in {
+        "_is_less": order_beam._less,
+        "_swap": order_beam._exchange,
+        "_pivot": order_beam._split,
+        "_select": order_beam._least,
+        "_sort": order_beam._sorted,
+    }.items():
+        monkeypatch.setattr(order_beam, name, function)
+
+
 def test_python_and_compiled_loops_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
     graph = random_graph(np.random.default_rng(3), 40, inputs_per_op=2.0)
@@ -258,15 +274,8 @@ def test_python_and_compiled_loops_agree(monkeypatch: pytest.MonkeyPatch) -> Non
     compiled = searched(graph, 150, **sizes)
     for module in (order_search, order_costs, order_windows):
         monkeypatch.setattr(module, "loops", lambda function: function)
-    for name, function in {
-        "_find": order_beam._candidates,
-        "_take": order_beam._chosen,
-        "_is_in": order_beam._has,
-        "_gain_of": order_beam._own_gain,
-        "_who_changes": order_beam._changed,
-        "_extended": order_beam._children,
-    }.items():
-        monkeypatch.setattr(order_beam, name, function)
+    in_python(monkeypatch)
+    monkeypatch.setattr(order_beam, "space", lambda count, kind=int: [0] * count)
     plain = searched(graph, 150, **sizes)
     assert plain.history == compiled.history
     assert plain._made == compiled._made
@@ -274,6 +283,62 @@ def test_python_and_compiled_loops_agree(monkeypatch: pytest.MonkeyPatch) -> Non
     assert one is not None
     assert other is not None
     assert one.event_ids(graph).tolist() == other.event_ids(graph).tolist()
+
+
+@settings(max_examples=30)
+@given(
+    instance=instances(max_ops=12, devices=(1,)), width=st.integers(1, 5), back=st.booleans(),
+    seed=st.integers(0, 9), share=st.floats(0.5, 1),
+)  # fmt: skip
+def test_a_beam_is_the_same_in_python_without_negative_indices_and_with_little_space(
+    instance: tuple[ComputationGraph, Cluster], width: int, back: bool, seed: int, share: float
+) -> None:
+    pytest.importorskip("numba")
+    graph, _ = instance
+    limit = int(share * order_peak(graph, random_order(graph, seed))) + 1
+    score, begin = (
+        np.random.default_rng(seed).normal(size=graph.num_ops),
+        Beginning.of_graph(graph, back=back),
+    )
+    attempt = order_search._Attempt(back, limit, width, score, begin)
+
+    def whole(attempt: order_search._Attempt) -> order_search._Beam:
+        beam = order_search._Beam(attempt)
+        while not beam.ended:
+            beam.advance(width + 3)
+        return beam
+
+    compiled = whole(attempt)
+    with pytest.MonkeyPatch.context() as patch:
+        in_python(patch)
+        patch.setattr(order_beam, "space", lambda count, kind=int: Items([0] * count))
+        patch.setattr(order_search, "loops", lambda function: function)
+        patch.setattr(order_search, "_READY", 1)
+        patch.setattr(order_search, "_READY_EACH", 0)
+        lists: Any = types.SimpleNamespace(field=as_items(begin.field), start=as_items(begin.start))
+        plain = whole(dataclasses.replace(attempt, score=as_items(score), begin=lists))
+    assert plain._progress == compiled._progress
+    one, other = plain.order(), compiled.order()
+    assert (one is None) == (other is None)
+    if one is not None and other is not None:
+        assert one.tolist() == other.tolist()
+
+
+@settings(max_examples=60)
+@given(values=st.lists(st.integers(0, 5), max_size=60), share=st.floats(0, 1), compiled=st.booleans())
+def test_the_least_items_are_moved_and_sorted(values: list[int], share: float, compiled: bool) -> None:
+    value, number = np.array(values, np.float64), np.arange(len(values))[::-1].copy()
+    expected = sorted(zip(value.tolist(), number.tolist(), strict=True))
+    count = int(share * len(values))
+    with pytest.MonkeyPatch.context() as patch:
+        if not compiled:
+            in_python(patch)
+        order_beam._select(value, number, 0, len(values), count)
+        found = list(zip(value.tolist(), number.tolist(), strict=True))
+        assert sorted(found) == expected
+        assert sorted(found[:count]) == expected[:count]
+        order_beam._sort(value, number, count, len(values), np.zeros(order_beam._STACK, np.int64))
+        assert list(zip(value.tolist(), number.tolist(), strict=True))[count:] == expected[count:]
 
 
 def test_priorities_guide_it() -> None:

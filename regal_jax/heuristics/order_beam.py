@@ -5,14 +5,25 @@ orders of one length are compared by what they hold, and those that reach the li
 op allocates those of its inputs that no other op taken so far reads, and frees its outputs.
 """
 
+import math
 from collections import namedtuple
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.runtime.compiling import part
+from regal_jax.heuristics.order_costs import space
+from regal_jax.runtime.compiling import only_borrows, part
 
-__all__ = ["Field", "Front", "advance"]
+__all__ = ["Field", "Front", "Progress", "Start", "Work", "advance", "make_front", "make_work", "widened"]
+
+_KEPT: Final = 4
+"""Extensions that are kept for each partial order of a beam, before sets are compared."""
+_SHIFT: Final = 32
+"""Bits of the place of an extension in its number."""
+_SHORT: Final = 12
+"""Length up to which insertion sort is fastest."""
+_STACK: Final = 128
+"""Bounds of parts that are not sorted yet; the longer of two parts waits."""
 
 Field = namedtuple(
     "Field",
@@ -22,212 +33,328 @@ Field = namedtuple(
 """A graph as `regal_jax.heuristics.order_costs.OrderCosts`, in the direction of the beam; the places of ops
 in sets, as `regal_jax.heuristics.beam_kernel.Ops`; ``back``: whether the beam goes backwards."""
 
+Start = namedtuple("Start", "held ready gain words")
+"""The empty partial order: the bytes held, and ``ready``, ``gain`` and ``words`` as in `Front`."""
+
 Front = namedtuple("Front", "held score code bounds ready gain words")
-"""``B`` partial orders of one length.
+"""Space for up to ``B`` partial orders of one length and, in the other half, for those of the next.
 
 Attributes:
-  held: ``[B]`` bytes.
-  score: ``[B]`` float, what their ops add to bytes where they are compared.
-  code: ``[B]``, code of the set.
-  bounds, ready, gain: ``[B + 1]``, ``[R]``, ``[R]``, the ready ops of each, and the bytes by which the memory
-    held grows once they have run.
-  words: ``[B * W]``, the sets.
+  held: ``[2 * B]`` bytes.
+  score: ``[2 * B]`` float, what their ops add to bytes where they are compared.
+  code: ``[2 * B]``, code of the set.
+  bounds: ``[2 * (B + 1)]``, bounds of each in ``ready``.
+  ready, gain: ``[2 * R]``, the ready ops of each, and the bytes by which the memory held grows once they have
+    run.
+  words: ``[2 * B * W]``, the sets.
+"""
+
+Work = namedtuple("Work", "value number picked table stack")
+"""Space for the extensions of a beam.
+
+Attributes:
+  value: Cost that each is compared by.
+  number: The number of its parent, and in the low bits its place among the ready ops.
+  picked: ``[B]``, the numbers of those that were chosen.
+  table: A hash table of the sets that were chosen.
+  stack: Bounds of parts that are not sorted yet.
+"""
+
+Progress = namedtuple("Progress", "level count half dropped crowded made")
+"""Places in the last argument of `advance`.
+
+Attributes:
+  level: Length of the partial orders.
+  count: Number of partial orders.
+  half: The half of the space that they are in.
+  dropped: 1 if any were dropped because they exceeded the width.
+  crowded: 1 if there is not enough space for the ready ops of the next length.
+  made: Number of partial orders made in the last call.
 """
 
 
-def advance(
-    field: Any, front: Any, score: Any, limit: int, width: int, level: int, most: int, parent: Any, op: Any,
-    counts: Any,
-) -> Any:  # fmt: skip
-    """Extends the beam, length by length.
-
-    Args:
-      field: The graph.
-      front: Partial orders of one length.
-      score: ``[N]``, what an op adds to the bytes by which sets are compared.
-      limit: Bytes that all peaks stay below.
-      width: Largest number of partial orders of a length.
-      level: Length of the partial orders.
-      most: Number of partial orders that may be made.
-      parent, op: ``[N * width]``, set to the parent and the last op of each partial order, by length.
-      counts: ``[3]``, set to the length at the end, to the number of partial orders made, and to 1 if any
-        were dropped because they exceeded the width.
-
-    Returns:
-      The partial orders at the end; none if the limit left none.
-    """
-    counts[1] = 0
-    while level < len(field.need) and len(front.held) > 0 and counts[1] + width <= most:
-        value, whose, place = _find(field, front, score, limit)
-        if len(value) > 4 * width:
-            counts[2] = 1
-            least = np.flatnonzero(value <= np.partition(value, 4 * width)[4 * width])
-            value, whose, place = value[least], whose[least], place[least]
-        best = np.argsort(value, kind="mergesort")
-        begin = level * width
-        made, code = _take(field, front, whose, place, best, width, parent, op, begin)
-        if made == width and len(best) > width:
-            counts[2] = 1
-        front = _extended(field, front, score, code, parent[begin : begin + made], op[begin : begin + made])
-        counts[1] += made
-        level += 1
-    counts[0] = level
+def make_front(start: Start, width: int, room: int) -> Front:
+    """Space for ``width`` partial orders with ``room`` ready ops in all; the first is the empty one."""
+    ready, words = len(start.ready), len(start.words)
+    front = Front(
+        space(2 * width), space(2 * width, np.float64), space(2 * width), space(2 * width + 2),
+        space(2 * room), space(2 * room), space(2 * width * words),
+    )  # fmt: skip
+    front.held[0], front.score[0], front.code[0] = start.held, 0.0, 0
+    front.bounds[0], front.bounds[1] = 0, ready
+    front.ready[:ready], front.gain[:ready], front.words[:words] = start.ready, start.gain, start.words
     return front
 
 
-def _candidates(field: Any, front: Any, score: Any, limit: int) -> Any:
-    """Extensions below the limit: cost that they are compared by, parent, place in ``ready``.
+def widened(front: Front, half: int) -> Front:
+    """A front with twice the space for ready ops; only the ``half`` in use is copied."""
+    room = len(front.ready) // 2
+    ready, gain = space(4 * room), space(4 * room)
+    for more, old in ((ready, front.ready), (gain, front.gain)):
+        more[2 * half * room : (2 * half + 1) * room] = old[half * room : (half + 1) * room]
+    return front._replace(ready=ready, gain=gain)
 
-    An op that stays below the limit and does not increase the memory held can run first without loss.
+
+def make_work(count: int, width: int) -> Work:
+    """Space for a beam of a graph of ``count`` ops."""
+    most = 2 * (_KEPT * width + 1) + count
+    size = 1 << (2 * width + 1).bit_length()
+    return Work(space(most, np.float64), space(most), space(width), space(size), space(_STACK))
+
+
+@only_borrows
+def advance(
+    field: Any, front: Any, work: Any, score: Any, limit: int, width: int, most: int, parent: Any, op: Any,
+    progress: Any,
+) -> None:  # fmt: skip
+    """Extends the beam, length by length, until no partial order is left or its orders are complete.
+
+    Of the extensions below the limit those of least cost are taken, each set once; on ties the first ones.
+    A code represents a set: if two sets had the same code, a partial order would be lost. An op that stays
+    below the limit and does not increase the memory held can run first without loss, so the partial order has
+    no other extension.
+
+    Args:
+      field: The graph.
+      front: The partial orders.
+      work: Space for extensions.
+      score: ``[N]``, what an op adds to the bytes by which sets are compared.
+      limit: Bytes that all peaks stay below.
+      width: ``B``, the largest number of partial orders of a length.
+      most: Number of partial orders that may be made.
+      parent, op: ``[N * B]``, set to the parent and the last op of each partial order, by length.
+      progress: ``[6]``, see `Progress`; updated.
     """
-    value = np.empty(len(front.ready), np.float64)
-    whose, place = np.empty(len(front.ready), np.int64), np.empty(len(front.ready), np.int64)
-    count = 0
-    for i in range(len(front.held)):
-        first = count
-        for j in range(front.bounds[i], front.bounds[i + 1]):
-            o, gain = front.ready[j], front.gain[j]
-            peak = front.held[i] + field.need[o]
-            if field.back:
-                peak += gain
-            if peak < limit:
-                if gain <= 0:
-                    count = first
-                value[count] = front.held[i] + gain + (front.score[i] + score[o])
-                whose[count], place[count] = i, j
-                count += 1
-                if gain <= 0:
+    (
+        need, kept, after_rows, after, before_rows, before, input_rows, input_size, other_rows, other,
+        word, mask, op_code, back,
+    ) = field  # fmt: skip
+    held, total, code, bounds, ready, gain, words = front
+    value, number, picked, table, stack = work
+    ops, room, size = len(need), len(ready) // 2, len(words) // (2 * width)
+    enough = _KEPT * width + 1
+    level, count, half, made = progress[0], progress[1], progress[2], 0
+    progress[4] = 0
+    while level < ops and count > 0 and made + width <= most:
+        old, old_bounds, old_ready, old_words = (
+            half * width, half * (width + 1), half * room, half * width * size,
+        )  # fmt: skip
+        new, new_bounds, new_ready, new_words = (
+            width - old, width + 1 - old_bounds, room - old_ready, width * size - old_words,
+        )  # fmt: skip
+
+        # The extensions below the limit, without those that are known to cost more than enough others.
+        found, seen, bar = 0, 0, math.inf
+        for i in range(count):
+            first, now, so_far = found, held[old + i], total[old + i]
+            for j in range(bounds[old_bounds + i], bounds[old_bounds + i + 1]):
+                o, grows = ready[old_ready + j], gain[old_ready + j]
+                peak = now + need[o]
+                if back:
+                    peak += grows
+                if peak < limit:
+                    if grows <= 0:
+                        seen -= found - first
+                        found = first
+                    cost = now + grows + (so_far + score[o])
+                    seen += 1
+                    if cost < bar:
+                        value[found], number[found] = cost, (i << _SHIFT) | j
+                        found += 1
+                    if grows <= 0:
+                        break
+            if found > 2 * enough:
+                _select(value, number, 0, found, enough)
+                found, bar = enough, value[0]
+                for c in range(1, found):
+                    bar = max(bar, value[c])
+        if seen > _KEPT * width:
+            progress[3] = 1
+
+        # The first ones whose sets differ.
+        slots = 1
+        while slots < 2 * min(found, width) + 2:
+            slots *= 2
+        for slot in range(slots):
+            table[slot] = -1
+        chosen, done, last = 0, 0, min(found, enough)
+        while chosen < width and done < last:
+            begin, lacking = done, width - chosen
+            done = min(last, done + lacking + lacking // 8 + 16)
+            if done < found:
+                _select(value, number, begin, found, done - begin)
+            _sort(value, number, begin, done, stack)
+            for c in range(begin, done):
+                if chosen == width:
                     break
-    return value[:count], whose[:count], place[:count]
+                i = number[c] >> _SHIFT
+                j = number[c] & ((1 << _SHIFT) - 1)
+                o = ready[old_ready + j]
+                this = code[old + i] ^ op_code[o]
+                slot = this & (slots - 1)
+                while table[slot] >= 0 and code[new + table[slot]] != this:
+                    slot = (slot + 1) & (slots - 1)
+                if table[slot] < 0:
+                    table[slot], code[new + chosen], picked[chosen] = chosen, this, number[c]
+                    parent[level * width + chosen], op[level * width + chosen] = i, o
+                    chosen += 1
+        if chosen == width and found > width:
+            progress[3] = 1
+
+        # The partial orders that they make.
+        end = 0
+        bounds[new_bounds] = 0
+        for c in range(chosen):
+            i = picked[c] >> _SHIFT
+            j = picked[c] & ((1 << _SHIFT) - 1)
+            o = ready[old_ready + j]
+            begin, first, last = end, bounds[old_bounds + i], bounds[old_bounds + i + 1]
+            if end + (last - first) + (after_rows[o + 1] - after_rows[o]) > room:
+                progress[0], progress[1], progress[2], progress[4], progress[5] = level, count, half, 1, made
+                return
+            source, base = old_words + i * size, new_words + c * size
+            for k in range(size):
+                words[base + k] = words[source + k]
+            words[base + word[o]] |= mask[o]
+            held[new + c], total[new + c] = held[old + i] + gain[old_ready + j], total[old + i] + score[o]
+            for k in range(first, j):
+                ready[new_ready + end], gain[new_ready + end] = ready[old_ready + k], gain[old_ready + k]
+                end += 1
+            for k in range(j + 1, last):
+                ready[new_ready + end], gain[new_ready + end] = ready[old_ready + k], gain[old_ready + k]
+                end += 1
+
+            # Ready ops that may free an input now, or that need not allocate one any more.
+            for e in range(input_rows[o], input_rows[o + 1]):
+                # The one reader that is left; -1 for none or several. Backwards all, unless another has run.
+                left, several = -1, False
+                for k in range(other_rows[e], other_rows[e + 1]):
+                    v = other[k]
+                    if (words[base + word[v]] & mask[v] != 0) == back:
+                        several = back or left >= 0
+                        left = v
+                        if several:
+                            break
+                if several:
+                    continue
+                if back:
+                    for k in range(other_rows[e], other_rows[e + 1]):
+                        for at in range(new_ready + begin, new_ready + end):
+                            if ready[at] == other[k]:
+                                gain[at] -= input_size[e]
+                                break
+                elif left >= 0:
+                    for at in range(new_ready + begin, new_ready + end):
+                        if ready[at] == left:
+                            gain[at] -= input_size[e]
+                            break
+
+            # Ops that have become ready.
+            for k in range(after_rows[o], after_rows[o + 1]):
+                v = after[k]
+                able = True
+                for e in range(before_rows[v], before_rows[v + 1]):
+                    if words[base + word[before[e]]] & mask[before[e]] == 0:
+                        able = False
+                        break
+                if not able:
+                    continue
+                grows = -kept[v] if back else kept[v]
+                for e in range(input_rows[v], input_rows[v + 1]):
+                    alone = True
+                    for at in range(other_rows[e], other_rows[e + 1]):
+                        if (words[base + word[other[at]]] & mask[other[at]] != 0) == back:
+                            alone = False
+                            break
+                    if alone:
+                        grows += input_size[e] if back else -input_size[e]
+                ready[new_ready + end], gain[new_ready + end] = v, grows
+                end += 1
+            bounds[new_bounds + c + 1] = end
+        level, count, half, made = level + 1, chosen, 1 - half, made + chosen
+    progress[0], progress[1], progress[2], progress[5] = level, count, half, made
 
 
-_find = part(_candidates)
+@only_borrows
+def _split(value: Any, number: Any, begin: int, end: int) -> int:
+    """Moves items that are less than one of them, the pivot, before it, and the others behind it.
 
-
-def _chosen(
-    field: Any, front: Any, whose: Any, place: Any, best: Any, width: int, parent: Any, op: Any, begin: int
-) -> Any:
-    """Takes extensions in the order ``best``, each set once; returns how many, and the codes of the sets.
-
-    A code represents its set: if two sets had the same code, a partial order would be lost.
+    Items are compared by value, then by number. Returns the place of the pivot. At least two items are given.
     """
-    size = 1
-    while size < 2 * min(len(best), width) + 2:
-        size *= 2
-    table = np.full(size, -1, np.int64)
-    code = np.empty(min(len(best), width), np.int64)
-    count = 0
-    for c in best:
-        if count == width:
-            break
-        i, o = whose[c], front.ready[place[c]]
-        this = front.code[i] ^ field.code[o]
-        slot = this & (size - 1)
-        while table[slot] >= 0 and code[table[slot]] != this:
-            slot = (slot + 1) & (size - 1)
-        if table[slot] < 0:
-            table[slot], code[count] = count, this
-            parent[begin + count], op[begin + count] = i, o
-            count += 1
-    return count, code[:count]
+    middle, last = (begin + end) // 2, end - 1
+    # The median of three items is the pivot; it comes last.
+    if _is_less(value, number, last, begin):
+        _swap(value, number, begin, last)
+    if _is_less(value, number, middle, begin):
+        _swap(value, number, begin, middle)
+    if _is_less(value, number, middle, last):
+        _swap(value, number, middle, last)
+    pivot, rank, place = value[last], number[last], begin
+    for i in range(begin, last):
+        this, its = value[i], number[i]
+        value[i], number[i] = value[place], number[place]
+        value[place], number[place] = this, its
+        # Without a branch: which way it goes cannot be predicted.
+        place += int(this < pivot) | (int(this == pivot) & int(its < rank))
+    _swap(value, number, place, last)
+    return place
 
 
-_take = part(_chosen)
+@only_borrows
+def _less(value: Any, number: Any, i: int, j: int) -> bool:
+    return value[i] < value[j] or (value[i] == value[j] and number[i] < number[j])
 
 
-def _has(field: Any, words: Any, base: int, o: int) -> bool:
-    return words[base + field.word[o]] & field.mask[o] != 0
+_is_less = part(_less)
 
 
-_is_in = part(_has)
+@only_borrows
+def _exchange(value: Any, number: Any, i: int, j: int) -> None:
+    value[i], value[j] = value[j], value[i]
+    number[i], number[j] = number[j], number[i]
 
 
-def _own_gain(field: Any, words: Any, base: int, o: int) -> int:
-    """Bytes by which the memory held grows when ``o`` runs after the set at ``base``."""
-    total = -field.kept[o] if field.back else field.kept[o]
-    for e in range(field.input_rows[o], field.input_rows[o + 1]):
-        alone = True
-        for k in range(field.other_rows[e], field.other_rows[e + 1]):
-            if _is_in(field, words, base, field.other[k]) == field.back:
-                alone = False
-                break
-        if alone:
-            total += field.input_size[e] if field.back else -field.input_size[e]
-    return total
+_swap = part(_exchange)
+_pivot = part(_split)
 
 
-_gain_of = part(_own_gain)
+@only_borrows
+def _least(value: Any, number: Any, begin: int, end: int, count: int) -> None:
+    """Moves the ``count`` least of the items from ``begin`` to ``end`` to the front, in any order."""
+    target = begin + count
+    while begin < target < end:
+        place = _pivot(value, number, begin, end)
+        if target <= place:
+            end = place
+        else:
+            begin = place + 1
 
 
-def _changed(field: Any, words: Any, base: int, e: int) -> int:
-    """The op whose gain changes when the reader of input ``e`` runs; -1 for none, -2 for all others."""
-    found = -1
-    for k in range(field.other_rows[e], field.other_rows[e + 1]):
-        v = field.other[k]
-        if field.back:
-            if _is_in(field, words, base, v):
-                return -1
-            found = -2
-        elif not _is_in(field, words, base, v):
-            if found >= 0:
-                return -1
-            found = v
-    return found
+_select = part(_least)
 
 
-_who_changes = part(_changed)
-
-
-def _children(field: Any, front: Any, score: Any, code: Any, parent: Any, op: Any) -> Any:
-    """The partial orders that were chosen."""
-    count, old = len(op), len(front.held)
-    width = len(front.words) // old
-    room = 0
-    for c in range(count):
-        i, o = parent[c], op[c]
-        room += front.bounds[i + 1] - front.bounds[i] - 1 + field.after_rows[o + 1] - field.after_rows[o]
-    held, total, bounds = (
-        np.empty(count, np.int64),
-        np.empty(count, np.float64),
-        np.zeros(count + 1, np.int64),
-    )
-    ready, gain, words = np.empty(room, np.int64), np.empty(room, np.int64), np.empty(count * width, np.int64)
-    end = 0
-    for c in range(count):
-        i, o, base, begin = parent[c], op[c], c * width, end
-        for j in range(width):
-            words[base + j] = front.words[i * width + j]
-        words[base + field.word[o]] |= field.mask[o]
-        for j in range(front.bounds[i], front.bounds[i + 1]):
-            if front.ready[j] == o:
-                held[c] = front.held[i] + front.gain[j]
+@only_borrows
+def _sorted(value: Any, number: Any, begin: int, end: int, stack: Any) -> None:
+    """Sorts the items from ``begin`` to ``end`` by value, then by number."""
+    depth = 0
+    while True:
+        while end - begin > _SHORT:
+            place = _pivot(value, number, begin, end)
+            if place - begin > end - place:
+                stack[depth], stack[depth + 1], begin = begin, place, place + 1
             else:
-                ready[end], gain[end] = front.ready[j], front.gain[j]
-                end += 1
-        for e in range(field.input_rows[o], field.input_rows[o + 1]):
-            who = _who_changes(field, words, base, e)
-            if who >= 0:
-                for j in range(begin, end):
-                    if ready[j] == who:
-                        gain[j] -= field.input_size[e]
-            elif who == -2:
-                for k in range(field.other_rows[e], field.other_rows[e + 1]):
-                    for j in range(begin, end):
-                        if ready[j] == field.other[k]:
-                            gain[j] -= field.input_size[e]
-        for k in range(field.after_rows[o], field.after_rows[o + 1]):
-            v = field.after[k]
-            able = True
-            for j in range(field.before_rows[v], field.before_rows[v + 1]):
-                if not _is_in(field, words, base, field.before[j]):
-                    able = False
-                    break
-            if able:
-                ready[end], gain[end] = v, _gain_of(field, words, base, v)
-                end += 1
-        total[c] = front.score[i] + score[o]
-        bounds[c + 1] = end
-    return Front(held, total, code, bounds, ready[:end], gain[:end], words)
+                stack[depth], stack[depth + 1], end = place + 1, end, place
+            depth += 2
+        for i in range(begin + 1, end):
+            this, rank, j = value[i], number[i], i
+            while j > begin and (value[j - 1] > this or (value[j - 1] == this and number[j - 1] > rank)):
+                value[j], number[j] = value[j - 1], number[j - 1]
+                j -= 1
+            value[j], number[j] = this, rank
+        if depth == 0:
+            return
+        depth -= 2
+        begin, end = stack[depth], stack[depth + 1]
 
 
-_extended = part(_children)
+_sort = part(_sorted)

@@ -12,7 +12,7 @@ import numpy as np
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.host_search import HostSearch
-from regal_jax.heuristics.order_beam import advance
+from regal_jax.heuristics.order_beam import Progress, advance, make_front, make_work, widened
 from regal_jax.heuristics.order_costs import order_costs
 from regal_jax.heuristics.order_search_config import OrderSearchConfig
 from regal_jax.heuristics.order_windows import Beginning, Profile
@@ -28,6 +28,8 @@ _AT_ONCE: Final = 20_000
 """Partial orders between two checks whether the search should end: a few milliseconds."""
 _MOST_LINKS: Final = 2**25
 """Limit on the parents and ops that a beam keeps to trace its partial orders back: 256 MiB."""
+_READY, _READY_EACH = 1024, 16
+"""Space for the ready ops of the partial orders of one length, in all and for each; it grows."""
 _NO_LIMIT: Final = 2**62
 _SHARES: Final = (0.5, 0.125, 0.875)
 """Where in a window the step of the peak is."""
@@ -280,35 +282,44 @@ class _Beam:
 
     Attributes:
       attempt: The attempt.
-      dropped: Whether any partial orders were dropped because they exceeded the width.
     """
 
     def __init__(self, attempt: _Attempt) -> None:
-        self.attempt, self.dropped = attempt, False
-        self._field, self._front, self._level = attempt.begin.field, attempt.begin.front, 0
-        self._count = len(attempt.score)
-        self._parent, self._op = np.empty((2, self._count * attempt.width), np.int32)
+        start, width = attempt.begin.start, attempt.width
+        self.attempt, self._count = attempt, len(attempt.score)
+        self._front = make_front(start, width, max(_READY, _READY_EACH * width, 2 * len(start.ready)))
+        self._work = make_work(self._count, width)
+        self._parent, self._op = np.empty((2, self._count * width), np.int32)
+        self._progress = Progress(level=0, count=1, half=0, dropped=0, crowded=0, made=0)
 
     @property
     def ended(self) -> bool:
         """Whether its orders are complete, or no partial order is left below the limit."""
-        return self._level == self._count or not self.found
+        return self._progress.level == self._count or not self.found
 
     @property
     def found(self) -> bool:
         """Whether it holds partial orders."""
-        return len(self._front.held) > 0
+        return self._progress.count > 0
+
+    @property
+    def dropped(self) -> bool:
+        """Whether any partial orders were dropped because they exceeded the width."""
+        return self._progress.dropped > 0
 
     def advance(self, most: int) -> int:
         """Makes at most ``most`` partial orders; returns how many it made."""
-        counts = np.zeros(3, np.int64)
-        self._front = loops(advance)(
-            *(self._field, self._front, self.attempt.score, self.attempt.limit, self.attempt.width),
-            *(self._level, most, self._parent, self._op, counts),
-        )
-        self._level = int(counts[0])
-        self.dropped = self.dropped or bool(counts[2])
-        return int(counts[1])
+        attempt, made, progress = self.attempt, 0, np.array(self._progress)
+        while True:
+            loops(advance)(
+                *(attempt.begin.field, self._front, self._work, attempt.score, attempt.limit, attempt.width),
+                *(most - made, self._parent, self._op, progress),
+            )
+            self._progress = Progress(*progress.tolist())
+            made += self._progress.made
+            if not self._progress.crowded:
+                return made
+            self._front = widened(self._front, self._progress.half)
 
     def order(self) -> np.ndarray | None:
         """``[N]`` int64, the first whole order; ``None`` if there is none."""

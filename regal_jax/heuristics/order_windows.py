@@ -11,8 +11,8 @@ import numpy as np
 
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.beam_kernel import BITS
-from regal_jax.heuristics.order_beam import Field, Front
-from regal_jax.heuristics.order_costs import OrderCosts, order_costs
+from regal_jax.heuristics.order_beam import Field, Start
+from regal_jax.heuristics.order_costs import OrderCosts, lent, order_costs
 from regal_jax.heuristics.orders import bfs_order
 from regal_jax.runtime.compiling import for_loops, loops
 
@@ -88,7 +88,7 @@ class Beginning:
 
     Attributes:
       field: The ops of the beam.
-      front: The partial order.
+      start: The partial order.
     """
 
     def __init__(self, costs: Any, position: np.ndarray, held: int, *, back: bool) -> None:
@@ -115,10 +115,8 @@ class Beginning:
         reader = np.repeat(np.arange(n), np.diff(costs.input_rows))
         inputs = np.bincount(reader, weights=costs.input_size * alone, minlength=n).astype(np.int64)
         gain = inputs - costs.kept if back else costs.kept - inputs
-        self.front = Front(
-            *(np.array([held]), np.zeros(1), np.zeros(1, np.int64), np.array([0, len(ready)]), ready),
-            *(gain[ready], np.zeros(int(word.max(initial=0)) + 1, np.int64)),
-        )
+        words = np.zeros(int(word.max(initial=0)) + 1, np.int64)
+        self.start = Start(held, lent(ready), lent(gain[ready]), lent(words))
 
     @classmethod
     def of_graph(cls, graph: ComputationGraph, *, back: bool) -> "Beginning":
