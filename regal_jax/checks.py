@@ -13,6 +13,7 @@ from typing import Any
 from regal_jax.errors import ConfigError
 
 __all__ = [
+    "check_callback",
     "check_number",
     "check_setting",
     "check_whole",
@@ -47,6 +48,16 @@ def whole(value: Any, least: int | None = None, most: int | None = None) -> int 
     if (least is not None and found < least) or (most is not None and found > most):
         return None
     return found
+
+
+def check_callback(name: str, value: Any) -> None:
+    """Refuses an argument that is neither ``None`` nor callable.
+
+    Raises:
+      ConfigError: It is something else.
+    """
+    if value is not None and not callable(value):
+        raise ConfigError(f"{name}: {shown(value)} is no function; give one, or leave it out")
 
 
 def is_number(value: Any) -> bool:

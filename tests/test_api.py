@@ -332,6 +332,11 @@ def test_bad_arguments(graph):
         ({"policy": "default", "method": "annealing"}, "policy: guides auto and brkga, not annealing"),
         ({"policy": 3}, "policy: give None, 'none', 'default', a file"),
         ({"time_limit": -1.0}, "time_limit"),
+        ({"stall": 0}, "stall: .*at least 1"),
+        ({"stall": "x"}, "stall"),
+        ({"stall": True}, "stall"),
+        ({"colocate": 3}, "colocate: 3 must be a pattern such as"),
+        ({"on_improvement": 3}, "on_improvement: 3 is no function"),
         ({"seed": "abc"}, "seed"),
         ({"seed": -1}, "seed"),
         ({"seed": jax.numpy.zeros(2, "uint32")}, "seed"),
@@ -354,6 +359,8 @@ def test_wrong_types_are_refused_in_one_line():
         (lambda: optimize_many(graph, cluster), "call optimize"),  # pyright: ignore[reportArgumentType]
         (lambda: optimize_many([graph], None), "give a Cluster"),  # pyright: ignore[reportArgumentType]
         (lambda: optimize_many([graph], cluster, devices=[], warm_start=False, progress=False), "devices"),
+        (lambda: optimize_many([graph], cluster, on_plan="x"), "on_plan: 'x' is no function"),  # pyright: ignore[reportArgumentType]
+        (lambda: optimize_many([graph], cluster, store=__file__), "store: .*File exists; give a folder"),
     ):
         with pytest.raises(ConfigError, match=said):
             call()

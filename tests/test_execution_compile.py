@@ -247,6 +247,29 @@ def test_the_decorator_compiles_once_for_each_signature(monkeypatch):
         jax.jit(lambda x: fn(x, 1))(X)
 
 
+def test_static_arguments_differ_by_their_type_as_in_jit():
+    fn = regal_jax.compile(static_argnums=1, **QUICK)(lambda x, n: x * (2 if n is True else 3))
+    assert_same(fn(X, 1), X * 3)
+    assert_same(fn(X, True), X * 2)
+    with pytest.raises(ConfigError, match="static argument 1 is a dict, which has no hash"):
+        fn(X, {})
+
+
+def test_the_decorator_binds_methods_and_needs_parentheses():
+    class Model:
+        scale = 3
+
+        @regal_jax.compile(static_argnums=0, **QUICK)
+        def __call__(self, x):
+            return x * self.scale
+
+    assert_same(Model()(X), X * 3)
+    with pytest.raises(
+        ConfigError, match=r"'wide' takes arguments; .* @regal_jax.compile\(\) for a decorator"
+    ):
+        regal_jax.compile(wide)
+
+
 def test_a_second_time_nothing_is_searched(monkeypatch):
     first = compiled(wide, X)
     monkeypatch.setattr(program, "find_candidates", None)

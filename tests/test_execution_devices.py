@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from random_plans import random_plan
 
 from regal_jax import Cluster, Plan, PlanError, execute, from_jax
-from regal_jax.errors import ConfigError
+from regal_jax.errors import ConfigError, FormatError
 from regal_jax.execution import ExecutionRecord, PlannedFunction, measure_cluster
 from regal_jax.execution.devices.actions import Move, Segment, actions_of
 from regal_jax.execution.devices.links import fit_link
 from regal_jax.graph import transfer_times
 from regal_jax.importers.jax_program import trace_call
+from regal_jax.plan import insert_transfers
 from regal_jax.runtime import interrupts
 
 X = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
@@ -189,6 +190,22 @@ def test_arrays_that_it_closes_over_and_static_arguments():
     close(run(4, X), X @ held + 4)
 
 
+def test_static_arguments_differ_by_their_type_as_in_jit():
+    def fn(x, n):
+        return x * (2 if isinstance(n[0] if isinstance(n, tuple) else n, bool) else 3)
+
+    run = execute(planned(fn, X, 1, static_argnums=1), fn, static_argnums=1)
+    for value, factor in ((1, 3), (True, 2), (1, 3), ((1,), 3), ((True,), 2), ((1.0,), 3)):
+        close(run(X, value), X * factor)
+    with pytest.raises(ConfigError, match="static argument 1 is a list, which has no hash; give a tuple"):
+        run(X, [1])
+
+
+def test_devices_are_those_of_jax():
+    with pytest.raises(ConfigError, match=r"devices: 0 is no device; give some of jax.devices\(\)"):
+        execute(planned(jnp.negative, X), jnp.negative, devices=[0, 1])
+
+
 def test_a_training_step_with_donated_state():
     optimiser = optax.sgd(1e-2, momentum=0.9)
 
@@ -323,6 +340,54 @@ def test_two_threads_at_once():
         thread.join()
     for i in range(4):
         close(results[i], jax.jit(net)(X, X + i))
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_a_plan_of_ops_with_the_same_names_that_read_others_is_refused(devices):
+    def first(a):
+        b = jnp.sin(a)
+        c, d = jnp.sin(b * 1), jnp.sin(a)
+        return b + c, c - d
+
+    def second(a):
+        b = jnp.sin(a)
+        c = jnp.sin(a * 1)
+        d = jnp.sin(c)
+        return b + c, c - d
+
+    graph = from_jax(first, X)
+    names = from_jax(second, X).op_names
+    assert graph.op_names == names
+    # The last sine of `first` reads the argument, so it may come before the others.
+    last = max(i for i, kind in enumerate(graph.op_kinds) if kind == "sin")
+    order = sorted(
+        range(graph.num_ops),
+        key=lambda o: (graph.op_kinds[o] not in ("parameter", "input", "start"), o != last, o),
+    )
+    placement = np.zeros(graph.num_ops, int)
+    placement[last] = devices - 1
+    events = insert_transfers(graph, Cluster.uniform(devices), placement, np.array(order))
+    plan = Plan.from_events(graph, Cluster.uniform(devices), placement, events)
+    close(execute(plan, first)(X), jax.jit(first)(X))
+    with pytest.raises(
+        PlanError, match="before a value that it needs is there; plan the graph of this function"
+    ):
+        execute(plan, second)(X)
+
+
+def test_ops_that_run_on_several_devices_themselves_are_refused():
+    mesh = jax.make_mesh((2,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec
+
+    add = jax.shard_map(  # noqa: TID251
+        lambda x: jax.lax.psum(x, "i"), mesh=mesh, in_specs=spec("i"), out_specs=spec()
+    )
+
+    def fn(x):
+        return jax.lax.cond(x[0, 0] < 0, add, lambda x: x[:4], x)
+
+    with pytest.raises(FormatError, match="shard_map runs on 2 devices itself"):
+        execute(planned(fn, X), fn)(X)
 
 
 def test_a_plan_for_another_program_is_refused(tmp_path):

@@ -53,6 +53,21 @@ def test_a_graph_says_what_was_put_in():
     assert [g.tensor_index(g.tensor_name(t)) for t in range(3)] == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("outputs", "12"), ("outputs", 5), ("inputs", "a:0"), ("control_inputs", "a"), ("allowed_devices", 5)],
+)
+def test_lists_are_not_single_values(field, value):
+    b = GraphBuilder("g")
+    b.add_op("a", outputs=[1])
+    with pytest.raises(
+        GraphError, match=rf"op 'bad': {field}: {value!r} must be a list, such as \[{value!r}\]"
+    ):
+        b.add_op("bad", **{field: value})
+    b.add_op("bad")
+    assert b.build().num_ops == 2
+
+
 @pytest.mark.parametrize("name", ["a:2", "a:", "a", "x:0", "", "a:-1", "a:" + "9" * 5000])
 def test_tensors_that_are_not_there(name):
     with pytest.raises(GraphError, match="no tensor"):

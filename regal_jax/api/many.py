@@ -52,7 +52,12 @@ class Batch:
         """The plans; those that ``store`` has are not made again."""
         if store is None:
             return self._plan(range(len(self.graphs)), on_plan, on_improvement)
-        plans = PlanStore(store, digest_of(call_message(self.settings, self.pin, self.colocate)))
+        try:
+            plans = PlanStore(store, digest_of(call_message(self.settings, self.pin, self.colocate)))
+        except OSError as error:
+            raise ConfigError(
+                f"store: {store}: {error.strerror}; give a folder that can be written"
+            ) from None
         found = plans.found(self.graphs, self.clusters, self.settings.earlier)
         missing = [member for member in range(len(self.graphs)) if member not in found]
         if on_plan is not None:

@@ -8,6 +8,7 @@ import jax
 
 from regal_jax.api.many import Batch, check_and_warn, optimize_here, warn_of
 from regal_jax.api.names import MethodName, ObjectiveName
+from regal_jax.checks import check_callback
 from regal_jax.engines import opened
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin
@@ -138,6 +139,7 @@ def optimize(
             time_limit=time_limit,
             progress=progress,
         )
+        check_callback("on_improvement", on_improvement)
         tell = None if on_improvement is None else lambda _, improvement: on_improvement(improvement)
         options = {"batch_size": 1, "devices": None, "on_improvement": tell}
         check_and_warn([graph], [cluster], settings)
@@ -243,6 +245,8 @@ def optimize_many(
             time_limit=time_limit,
             progress=progress,
         )
+        check_callback("on_plan", on_plan)
+        check_callback("on_improvement", on_improvement)
         if isinstance(graphs, ComputationGraph):
             raise ConfigError("graphs: give a list of graphs, or call optimize for a single one")
         graphs = list(graphs)

@@ -89,6 +89,12 @@ class GraphBuilder:
         """
         check_interrupt()
         # All checks come first, so that a refused op changes nothing.
+        lists = {"outputs": outputs, "inputs": inputs, "control_inputs": control_inputs, "keep": keep}
+        if allowed_devices is not None:
+            lists["allowed_devices"] = allowed_devices
+        for field, given in lists.items():
+            if isinstance(given, str) or not isinstance(given, Iterable):
+                raise self._error(name, f"{field}: {given!r} must be a list, such as [{given!r}]")
         ports = frozenset(keep)
         if not ports <= set(range(len(outputs))):
             raise self._error(name, f"keep {list(ports)}: it has {len(outputs)} outputs; use their ports")

@@ -5,6 +5,7 @@ import difflib
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError
@@ -54,7 +55,7 @@ def constrain(
       >>> graph.allowed_devices
       ((0,), (0,), None)
     """
-    patterns = [colocate] if isinstance(colocate, str) else list(colocate)
+    patterns = _patterns(colocate)
     pin = {} if pin is None else pin
     if not isinstance(pin, Mapping):
         raise ConfigError(f"pin: {pin!r} must be a mapping such as {{'encoder/*': 0}}")
@@ -64,6 +65,14 @@ def constrain(
     allowed = _allowed(graph, pin, devices)
     _check_groups(graph, groups, allowed)
     return dataclasses.replace(graph, allowed_devices=tuple(allowed), colocation_group=tuple(groups))
+
+
+def _patterns(colocate: Any) -> list[str]:
+    if isinstance(colocate, str):
+        return [colocate]
+    if not isinstance(colocate, Iterable):
+        raise ConfigError(f"colocate: {colocate!r} must be a pattern such as 'encoder/*', or a list of them")
+    return list(colocate)
 
 
 def _groups(graph: ComputationGraph, patterns: Sequence[str]) -> list[str | None]:

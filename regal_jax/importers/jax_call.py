@@ -9,13 +9,38 @@ from typing import Any
 import jax
 import jax.core
 
-from regal_jax.errors import FormatError
+from regal_jax.errors import ConfigError, FormatError
 from regal_jax.importers.nnx_objects import NnxObjects, is_nnx, is_nnx_method, is_variable
 
-__all__ = ["ArgName", "FlatCall", "Leaf"]
+__all__ = ["ArgName", "FlatCall", "Leaf", "static_key"]
 
 ArgName = int | str
 """A positional argument by its index, or a keyword argument by its name."""
+
+
+def static_key(where: str, values: Mapping[int, Any]) -> tuple[Any, ...]:
+    """A key of static arguments under which programs are kept; ``1``, ``1.0`` and ``True`` differ.
+
+    Args:
+      where: The function that is called, for the message.
+      values: The static arguments by their index.
+
+    Raises:
+      ConfigError: An argument has no hash.
+    """
+    for i, value in values.items():
+        try:
+            hash(value)
+        except TypeError:
+            raise ConfigError(
+                f"{where}: static argument {i} is a {type(value).__name__}, which has no hash; give a tuple "
+                "or another value that cannot change"
+            ) from None
+    return tuple((i, _typed(values[i])) for i in sorted(values))
+
+
+def _typed(value: Any) -> Any:
+    return type(value), tuple(map(_typed, value)) if isinstance(value, tuple) else value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

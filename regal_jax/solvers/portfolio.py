@@ -91,9 +91,10 @@ class Portfolio(Solver):
             stages += inner
             shares += [1.0 if self.shares is None else self.shares[i]] * len(inner)
         if not able:
-            raise ConfigError(
-                f"method: no solver of this portfolio is for {objective} on {num_devices} devices; use auto"
-            )
+            where = f"on {num_devices} device{'s' if num_devices > 1 else ''}"
+            if all(solver.objective not in (None, objective) for solver in self.solvers):
+                where = "on any number of devices"
+            raise ConfigError(f"method: no solver of this portfolio is for {objective} {where}; use auto")
         return Agenda(tuple(stages), None if self.shares is None else tuple(shares))
 
 

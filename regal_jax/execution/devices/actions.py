@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-from regal_jax.errors import PlanError
+from regal_jax.errors import FormatError, PlanError
 from regal_jax.execution.matching import check_names, full_events
 from regal_jax.importers.flat_jaxpr import Equation, Program, Value
 from regal_jax.importers.jax_program import TracedCall
@@ -85,10 +85,14 @@ def actions_of(plan: Plan, traced: TracedCall) -> list[Segment | Move | Wait]:
 
     Raises:
       PlanError: The plan is not for this program, or it splits a `jax.Ref` from its readers.
+      FormatError: An op runs on several devices itself.
     """
     layout = _layout(plan, traced)
+    for equation in traced.program.equations:
+        _check_mesh(equation)
     producer = {value: (op, port) for op, own in enumerate(layout.values) for port, value in enumerate(own)}
-    found = _Actions(plan, producer)
+    sources = (*traced.program.inputs, *traced.program.constants)
+    found = _Actions(plan, producer, zip(sources, homes_of(plan, traced), strict=True))
     reads = [equation.inputs if equation else () for equation in layout.equations]
     for op, port, device in full_events(plan, layout.values, reads):
         equation = layout.equations[op]
@@ -118,15 +122,38 @@ def _layout(plan: Plan, traced: TracedCall) -> _Layout:
     )
 
 
+def _check_mesh(equation: Equation) -> None:
+    size = getattr(equation.params.get("mesh"), "size", 1)
+    if equation.primitive == "shard_map" and size > 1:
+        raise FormatError(
+            f"regal_jax.execute: shard_map runs on {size} devices itself, and a plan has one device for each "
+            "op: execute the function without it"
+        )
+    for body in equation.bodies:
+        for inner in body.equations:
+            _check_mesh(inner)
+
+
 class _Actions:
     """Collects actions; `open` has the segment of each device that may still grow."""
 
-    def __init__(self, plan: Plan, producer: dict[Value, tuple[int, int]]) -> None:
+    def __init__(
+        self, plan: Plan, producer: dict[Value, tuple[int, int]], there: Iterable[tuple[Value, int]]
+    ) -> None:
         self.actions: list[Segment | Move | Wait] = []
         self._plan, self._producer = plan, producer
         self._open: dict[int, Segment] = {}
         self._segment_of: dict[int, Segment] = {}
         self._ordered: Segment | None = None
+        self._there = set(there)
+
+    def _check(self, what: str, device: int, values: Iterable[Value]) -> None:
+        """Refuses a plan that uses a value before it has been computed or transferred."""
+        if not self._there.issuperset((value, device) for value in values):
+            raise PlanError(
+                f"the plan for {self._plan.graph_name!r} {what} on device {device} before a value that it "
+                "needs is there; plan the graph of this function"
+            )
 
     def move(self, value: Value, device: int) -> None:
         op, port = self._producer[value]
@@ -136,11 +163,15 @@ class _Actions:
                 f"the plan sends the output of {self._plan.op_names[op]!r} to device {device}, which is a "
                 "reference to an array; keep its readers with it: colocate= in from_jax"
             )
+        self._check(f"sends the output of {self._plan.op_names[op]!r}", source, (value,))
+        self._there.add((value, device))
         self._open.pop(source, None)
         self._open.pop(device, None)
         self.actions.append(Move(device, source, value, op, port))
 
     def compute(self, op: int, equation: Equation, device: int) -> None:
+        self._check(f"runs {self._plan.op_names[op]!r}", device, equation.inputs)
+        self._there.update((value, device) for value in equation.outputs)
         before = self._ordered if equation.ordered else None
         if before is not None and before.device != device:
             self._open.pop(before.device, None)

@@ -17,7 +17,7 @@ from regal_jax.execution.devices.record import ExecutionRecord
 from regal_jax.execution.devices.run import Actions, Run, Uses
 from regal_jax.execution.devices.segments import Compiled, compile_segment
 from regal_jax.importers.flat_jaxpr import Scalar, Value
-from regal_jax.importers.jax_call import ArgName, FlatCall
+from regal_jax.importers.jax_call import ArgName, FlatCall, static_key
 from regal_jax.importers.jax_program import TracedCall, argument_names, trace_call
 from regal_jax.importers.nnx_objects import is_nnx
 from regal_jax.plan import Plan
@@ -71,7 +71,7 @@ class PlannedFunction:
         static: frozenset[ArgName],
         donated: frozenset[ArgName],
     ) -> "_Program":
-        fixed = tuple((i, args[i]) for i in sorted(i for i in static if isinstance(i, int)))
+        fixed = static_key("regal_jax.execute", {i: args[i] for i in static if isinstance(i, int)})
         rest = [a for i, a in enumerate(args) if i not in static]
         leaves = tuple((leaf.arg, leaf.name, *_signature(leaf.value)) for leaf in call.leaves)
         key = (fixed, jax.tree.structure((rest, dict(kwargs)), is_leaf=is_nnx), leaves)
@@ -257,6 +257,11 @@ def execute(
         raise ConfigError(
             f"regal_jax.execute: the plan is for {count} devices and there are {len(found)}; plan for fewer, "
             f"or, on a CPU, set jax_num_cpu_devices to {count} before JAX is used"
+        )
+    strange = [device for device in found if not isinstance(device, jax.Device)]
+    if strange:
+        raise ConfigError(
+            f"regal_jax.execute: devices: {strange[0]!r} is no device; give some of jax.devices()"
         )
     if len(set(found[:count])) < count:
         raise ConfigError("regal_jax.execute: devices: each device of the plan needs a device of its own")

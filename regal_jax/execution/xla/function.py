@@ -1,8 +1,10 @@
 """The public interface of `compile`, as a function and as a decorator."""
 
 import functools
+import inspect
 import os
 import threading
+import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
@@ -14,6 +16,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.execution.xla.compiled import CompiledProgram
 from regal_jax.execution.xla.program import CompileOptions, build
 from regal_jax.execution.xla.schedule import Schedule
+from regal_jax.importers.jax_call import static_key
 from regal_jax.runtime.interrupts import interruptible
 
 if TYPE_CHECKING:
@@ -47,7 +50,8 @@ class CompiledFunction:
           *args: Arrays, or `jax.ShapeDtypeStruct`; static arguments unchanged.
         """
         traced = [a for i, a in enumerate(args) if not self._is_static(i, len(args))]
-        fixed = tuple(a for i, a in enumerate(args) if self._is_static(i, len(args)))
+        static = {i: a for i, a in enumerate(args) if self._is_static(i, len(args))}
+        fixed = static_key("regal_jax.compile", static)
         leaves, tree = jax.tree.flatten(traced)
         key = (fixed, tree, tuple(_signature(leaf) for leaf in leaves))
         # Other threads wait, instead of each repeating the same search.
@@ -56,9 +60,24 @@ class CompiledFunction:
                 self._programs[key] = build(self._fn, args, self._options)
             return self._programs[key]
 
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        """As a method, with ``instance`` as the first argument."""
+        return self if instance is None else types.MethodType(self, instance)
+
     def __call__(self, *args: Any) -> Any:
         program = self.program(*args)
         return program(*(a for i, a in enumerate(args) if not self._is_static(i, len(args))))
+
+
+def _takes_nothing(fn: Any) -> bool:
+    """Whether ``fn`` can be called without arguments, as far as its signature tells."""
+    try:
+        inspect.signature(fn).bind()
+    except TypeError:
+        return not callable(fn)
+    except ValueError:  # It has no signature.
+        pass
+    return True
 
 
 def _signature(leaf: Any) -> Any:
@@ -193,5 +212,10 @@ def compile(
         compiler_options=compiler_options,
     )
     if fn is not None:
+        if not args and not _takes_nothing(fn):
+            raise ConfigError(
+                f"regal_jax.compile: {getattr(fn, '__name__', fn)!r} takes arguments; give them after it, or "
+                "write @regal_jax.compile() for a decorator"
+            )
         return build(fn, args, options)
     return lambda function: CompiledFunction(function, options)

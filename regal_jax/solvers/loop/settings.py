@@ -146,7 +146,7 @@ class Settings:
             earlier=earlier,
             contract=contract,
             target=real(target),
-            stall=stall,
+            stall=None if stall is None else check_whole("stall", stall, 1),
             time_limit=real(time_limit),
             progress=progress,
         )
