@@ -11,7 +11,7 @@ from matplotlib.ticker import LogLocator
 from benchmarks.phases import PHASES
 from benchmarks.results import Record, Results, load
 from regal_jax.errors import ConfigError
-from regal_jax.viz import picture_formats
+from regal_jax.viz import check_picture
 from regal_jax.viz.figure import PlanFigure
 
 if TYPE_CHECKING:
@@ -108,8 +108,7 @@ def plot(results: Results, path: str | os.PathLike[str] | None = None) -> PlanFi
     Raises:
       ConfigError: There are no such results, or the file cannot be written.
     """
-    if path is not None and pathlib.Path(path).suffix[1:].lower() not in picture_formats():
-        raise ConfigError(f"cannot draw {str(path)!r}: use a name that ends in .png, .pdf or .svg")
+    check_picture(path)
     panels: list[tuple[str, Callable[[Any], None]]] = []
     if lines := _throughput(results):
         panels.append(("Throughput by size", lambda ax, lines=lines: _draw_lines(ax, lines, "ops", 10)))

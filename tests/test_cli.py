@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -155,6 +156,13 @@ def test_verify_refutes_a_tampered_plan(stg, capsys):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["order", "optimize"])
+def test_a_plan_that_does_not_fit_is_reported_by_the_command_that_ran(command, capsys):
+    assert run("generate", "chain", "--ops", 3, "--out", "g.json") == 0
+    assert run(command, "g.json", "--memory", 1, "--method", "bfs", "--quiet") == 3
+    assert capsys.readouterr().err.startswith(f"regal-jax {command}: no plan can fit")
+
+
 def test_infeasible_memory_exits_3_and_says_by_how_much(capsys):
     with open("big.json", "w") as file:
         json.dump(
@@ -282,6 +290,11 @@ def test_a_plan_goes_down_a_pipe(stg, tmp_path):
         (["--out", ""], "name of a file"),
         (["--plot", "plan.xyz"], "'.xyz'"),
         (["--plot", "plan"], "use .png"),
+        (["--out", "graph.stg"], "cannot write 'graph.stg': it is an input"),
+        (["--trace", "link.stg"], "cannot write 'link.stg': it is an input"),
+        (["--out", "p.png", "--plot", "./p.png"], "cannot write './p.png': it is written for another option"),
+        (["--warm-start", "p.json", "--trace", "p.json"], "cannot write 'p.json': it is an input"),
+        (["--policy", "p.json", "--out", "p.json"], "cannot write 'p.json': it is an input"),
         (["--transfer", "blocking:latency=1,latency=2"], "latency twice"),
     ],
 )
@@ -289,10 +302,13 @@ def test_what_cannot_be_written_or_meant_is_refused_before_the_search(
     stg, capsys, monkeypatch, arguments, said
 ):
     monkeypatch.setattr("regal_jax.api.optimize", lambda *_, **__: pytest.fail("searched"))
+    os.symlink("graph.stg", "link.stg")
+    Path("p.json").write_text("kept")
     assert run("optimize", stg, *arguments) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1
     assert said in err
+    assert (Path("graph.stg").read_text(), Path("p.json").read_text()) == (STG, "kept")
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_warm_start_names_plans(capsys):
     capsys.readouterr()
     for arguments, said in (
         (["b.json", "--warm-start", "good.json"], "warm_start: the plan is for graph"),
-        (["a.json", "--warm-start", "absent.json"], "warm_start: cannot read 'absent.json'"),
+        (["a.json", "--warm-start", "absent.json"], "error: absent.json: cannot be read: No such file"),
         (["a.json", "--warm-start", "good.json", "--no-warm-start"], "not both"),
         (["a.json", "--warm-start", "good.json", "--method", "bfs"], "bfs does not use earlier plans"),
     ):

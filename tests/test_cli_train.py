@@ -16,6 +16,7 @@ from regal_jax.cli import main
 from regal_jax.cli.train import _config
 from regal_jax.errors import ConfigError
 from regal_jax.importers import save_graph
+from regal_jax.learning import TrainConfig
 from regal_jax.learning.ordering import OrderTrainConfig
 from regal_jax.learning.record import Record
 from regal_jax.ordering import load_topoformer
@@ -196,6 +197,21 @@ def test_settings_are_changed_by_name():
     assert (config.data.train, config.data.validation) == (("x",), ("there/sets/validation",))
 
 
+@pytest.mark.parametrize(
+    ("document", "change"),
+    [
+        ('[task]\nobjective = "zz"', "task.objective=makespan"),
+        ('[task]\nobjective = "makespan"', "task.objective=peak-memory"),
+        ("data = 3", "data={train = 'x'}"),
+        ("[data]\ntrain = [3]", "data.train=x"),
+        ("start = 3", "start="),
+    ],
+)
+def test_changes_mend_what_is_wrong_in_the_file(document, change, tmp_path):
+    (tmp_path / "run.toml").write_text(document)
+    assert isinstance(_config(tmp_path / "run.toml", [change]), TrainConfig)
+
+
 def test_names_of_graphs_are_no_files_beside_the_settings(tmp_path):
     (tmp_path / "run.toml").write_text('[data]\ntrain = ["sample", "one", "set"]\n')
     assert _config(tmp_path / "run.toml", []).data.train == ("sample", "one", str(tmp_path / "set"))
@@ -207,7 +223,8 @@ def test_names_of_graphs_are_no_files_beside_the_settings(tmp_path):
         ("optimizer.steps", "write NAME=VALUE"),
         ("=3", "write NAME=VALUE"),
         ("optimizer..steps=3", "write NAME=VALUE"),
-        ("seed.steps=3", "seed is a setting of its own"),
+        ("task.evaluations.steps=3", "evaluations is a setting of its own"),
+        ("seed.steps=3", "seed: is {'steps': 3}; give a whole number"),
         ("optimizer.stepz=3", "optimizer.stepz: there is no such setting"),
         ("optimizer=3", "optimizer: is 3; give a table"),
         ("optimizer.steps=many", "optimizer.steps: is 'many'; give a whole number"),

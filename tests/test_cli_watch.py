@@ -124,6 +124,7 @@ def test_what_cannot_be_planned_costs_only_itself(monkeypatch, capsys):
     said = {line.split(":")[1].strip(): line for line in err.splitlines()}
     assert said.keys() == {"graphs/broken.json", "graphs/endless.json", "graphs/good.json.gz"}
     assert "rename one" in said["graphs/good.json.gz"]
+    assert said["graphs/broken.json"].startswith("regal-jax optimize: graphs/broken.json: not JSON: ")
 
 
 def test_a_graph_that_changes_does_not_replace_the_plan_of_another(monkeypatch, capsys):
@@ -205,8 +206,9 @@ def test_refusals(arguments, said, capsys):
 def test_orders_are_made_of_what_appears(monkeypatch, capsys):
     graph = put("a.json")
     after(monkeypatch, nothing)
-    assert main(["order", "--watch", "graphs", "--out-dir", "plans", "--evaluations", "50", "--quiet"]) == 0
+    pathlib.Path("graphs/broken.json").write_text("{")
+    assert main(["order", "--watch", "graphs", "--out-dir", "plans", "--evaluations", "50", "--quiet"]) == 2
     plan = Plan.load("plans/a.plan.json")
     plan.verify(graph)
     assert plan.cluster.num_devices == 1
-    capsys.readouterr()
+    assert capsys.readouterr().err.startswith("regal-jax order: graphs/broken.json: not JSON: ")

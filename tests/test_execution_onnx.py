@@ -489,6 +489,9 @@ def test_command(tmp_path, capsys):
     assert [p.name for p in tmp_path.iterdir() if ".tmp" in p.name] == []
     assert main(["apply", str(file), str(path), "--out", str(out), "--force"]) == 2
     assert "--force goes with --measure" in capsys.readouterr().err
+    absent = str(tmp_path / "absent.onnx")
+    assert main(["apply", str(file), absent, "--out", str(out)]) == 2
+    assert f"error: {absent}: cannot be read: No such file" in capsys.readouterr().err
 
 
 def test_command_takes_dimensions_and_inputs(tmp_path, capsys):

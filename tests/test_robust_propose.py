@@ -266,6 +266,28 @@ def test_the_command_saves_all_plans_and_the_best_on_the_target(graph_file, tmp_
     assert capsys.readouterr().out == ""
 
 
+def test_the_command_replaces_an_earlier_run_and_nothing_else(graph_file, tmp_path, capsys):
+    out = tmp_path / "plans"
+    options = ["--source", "list-scheduling", "--count", 20, "--quiet", "--out-dir", out]
+    assert run(graph_file, *options, "--keep", 5, "--target", "latency") == 0
+    (out / "plan-of-mine.txt").write_text("mine")
+    first = (out / "plan-000.json").read_bytes()
+    assert run(graph_file, *options, "--keep", 3, "--seed", 5) == 0
+    names = ["plan-000.json", "plan-001.json", "plan-002.json", "plan-of-mine.txt"]
+    assert sorted(path.name for path in out.iterdir()) == names
+    (out / "plan-007.json").write_text("{}")
+    for more, message in (
+        (["--devices", 3], "plan-000.json' holds a plan for another cluster, and is left as it is"),
+        ([], "plan-007.json' holds no plan that can be read"),
+    ):
+        assert run(graph_file, *options, "--keep", 1, *more) == 2
+        err = capsys.readouterr().err
+        assert message in err
+        assert err.count("\n") == 1
+        assert sorted(path.name for path in out.iterdir()) == sorted([*names, "plan-007.json"])
+    assert (out / "plan-000.json").read_bytes() == first
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -9,7 +9,7 @@ import pytest
 from test_plan import worked_plan
 from work import lines_of
 
-from regal_jax.errors import PlanError
+from regal_jax.errors import ConfigError, PlanError
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.plan import Plan, decode_order
 from regal_jax.viz import plot_history, plot_plan
@@ -76,8 +76,9 @@ def test_the_memory_panel_shows_the_profile():
 def test_formats(tmp_path, suffix):
     worked_plan()[0].plot(tmp_path / f"plan.{suffix}")
     assert (tmp_path / f"plan.{suffix}").stat().st_size > 1000
-    with pytest.raises(ValueError, match="not supported"):
-        worked_plan()[0].plot(tmp_path / "plan.xyz")
+    for name in ("plan.xyz", "plan"):
+        with pytest.raises(ConfigError, match=r"cannot draw .*; use \.png, \.pdf or \.svg"):
+            worked_plan()[0].plot(tmp_path / name)
 
 
 def test_odd_plans_are_drawn(tmp_path):

@@ -219,7 +219,7 @@ def test_starts_that_are_none(graph, good, tmp_path):
         (3, ConfigError, "warm_start: give True, False, a Plan"),
         (None, ConfigError, "warm_start: give True, False, a Plan"),
         ([good, True], ConfigError, "warm_start: give True, False, a Plan"),
-        (tmp_path / "absent.json", ConfigError, "warm_start: cannot read"),
+        (tmp_path / "absent.json", FormatError, "absent.json: cannot be read"),
         (tmp_path / "text.json", FormatError, "text.json: plan"),
     ):
         with pytest.raises(error, match=said) as raised:

@@ -43,7 +43,7 @@ class PlanStore:
         try:
             plan = Plan.load(self.path(graph, cluster))
             plan.verify(graph)
-        except (OSError, FormatError, PlanError):
+        except (FormatError, PlanError):
             return None
         return plan
 
@@ -68,7 +68,7 @@ class PlanStore:
         """Writes a plan, all or nothing, unless its search was interrupted.
 
         Raises:
-          OSError: It cannot be written.
+          FormatError: It cannot be written.
         """
         if plan.provenance.get("stopped") != "interrupted":
             plan.save(self.path(graph, cluster))

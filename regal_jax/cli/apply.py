@@ -79,7 +79,7 @@ def _apply(args: argparse.Namespace) -> int:
     for option in ("inputs", "force"):
         if getattr(args, option) and not args.measure:
             raise ConfigError(f"--{option} goes with --measure; give both or neither")
-    check_writable(args.out)
+    check_writable(args.out, inputs=[args.plan, args.file, args.inputs])
     plan = Plan.load(args.plan)
     options: dict[str, Any] = {"dims": dimensions(args)}
     if args.profile is not None:

@@ -5,8 +5,8 @@ import sys
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from regal_jax.cli.sources import check_writable, load
-from regal_jax.errors import FormatError
+from regal_jax.cli.sources import check_writable, load, refuse_file_options
+from regal_jax.errors import ConfigError, FormatError
 
 if TYPE_CHECKING:
     from regal_jax.graph import ComputationGraph
@@ -27,18 +27,30 @@ class Version(argparse.Action):
 
 def convert(args: argparse.Namespace) -> int:
     """``regal-jax import``."""
-    from regal_jax.importers import save_graph
+    check_writable(args.out, inputs=[args.file])
+    return _save(load(args.file, args), args)
 
-    check_writable(args.out)
-    graph = load(args.file, args)
-    save_graph(graph, args.out)
+
+def _save(graph: "ComputationGraph", args: argparse.Namespace) -> int:
+    from regal_jax.importers import find_format, save_graph
+
+    if args.lossy and not find_format(args.out).lossy:
+        raise ConfigError(f"--lossy is for .pbtxt and .stg; {args.out!r} is neither, leave it out")
+    options: dict[str, Any] = {"lossy": True} if args.lossy else {}
+    save_graph(graph, args.out, **options)
     print(f"{graph}\nsaved to {args.out}")
     return 0
 
 
 def show(args: argparse.Namespace) -> int:
     """``regal-jax show``."""
+    check_writable(args.plot, inputs=[args.file])
+    if args.plot:
+        from regal_jax.viz import check_picture
+
+        check_picture(args.plot)
     if args.file is None and args.example is None:
+        refuse_file_options(args)
         from regal_jax.examples import EXAMPLES
 
         width = max(map(len, EXAMPLES))
@@ -111,10 +123,6 @@ def verify(args: argparse.Namespace) -> int:
 def generate(args: argparse.Namespace) -> int:
     """``regal-jax generate``."""
     from regal_jax.datasets import generate as make
-    from regal_jax.importers import save_graph
 
     check_writable(args.out)
-    graph = make(args.family, args.ops, seed=args.seed)
-    save_graph(graph, args.out)
-    print(f"{graph}\nsaved to {args.out}")
-    return 0
+    return _save(make(args.family, args.ops, seed=args.seed), args)

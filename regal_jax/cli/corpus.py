@@ -83,12 +83,10 @@ def _check(args: argparse.Namespace) -> int:
 def _card(args: argparse.Namespace) -> int:
     from regal_jax.cli.sources import check_writable
     from regal_jax.corpus import card_facts, format_card, write_card
-    from regal_jax.errors import ConfigError
-    from regal_jax.viz import picture_formats, plot_sizes
+    from regal_jax.viz import check_picture, plot_sizes
 
     check_writable(args.out, args.figure)
-    if args.figure is not None and pathlib.Path(args.figure).suffix[1:].lower() not in picture_formats():
-        raise ConfigError(f"cannot draw {args.figure!r}: use a name that ends in .png, .pdf or .svg")
+    check_picture(args.figure)
     facts = card_facts(args.folder, progress=progress_bars(quiet=args.quiet))
     address = None
     if args.figure is not None:

@@ -332,7 +332,7 @@ def _tune(args: argparse.Namespace) -> int:
     from regal_jax.experiments import DEFAULT_GRID, tune
     from regal_jax.experiments.graphs import evaluation_graphs
 
-    check_writable(args.out)
+    check_writable(args.out, inputs=[args.graphs])
     config = _config(args, split=args.split or "train")
     graphs = evaluation_graphs(config)
     machine.use_all_cores()

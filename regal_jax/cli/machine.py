@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 
 from regal_jax.runtime.cores import available_cores
 
-__all__ = ["end_at_once", "end_quickly", "rare_collections", "use_all_cores"]
+__all__ = ["end_at_once", "end_quickly", "rare_collections", "use_all_cores", "why_jax_cannot_start"]
 
 _NEW_OBJECTS: Final = 50_000
 """New objects (some 10 MB of them) after which Python collects garbage; its default is below a thousand."""
@@ -59,3 +59,21 @@ def use_all_cores() -> None:
         return
     with contextlib.suppress(RuntimeError):
         jax.config.update("jax_num_cpu_devices", available_cores())
+
+
+def why_jax_cannot_start() -> str:
+    """One line that says why JAX has no device to start on, and what helps; empty if it has one."""
+    if "jax" not in sys.modules:
+        return ""
+    import jax
+
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as error:  # Without a GPU, JAX_PLATFORMS=cuda fails an assertion.
+        platforms = jax.config.jax_platforms  # pyright: ignore[reportAttributeAccessIssue]
+        found = " ".join(str(error).partition("(set JAX_PLATFORMS")[0].split()) or "there is no such device"
+        return (
+            f"JAX cannot start on JAX_PLATFORMS={platforms or ''}: {found}; unset JAX_PLATFORMS, or install "
+            "the JAX for that device"
+        )
+    return ""

@@ -11,13 +11,14 @@ Exit codes:
 - 143: ended by SIGTERM.
 """
 
-import os
+import argparse
 import sys
 import warnings
 from collections.abc import Sequence
 
 from regal_jax.cli import machine
 from regal_jax.cli.parser import build_parser
+from regal_jax.cli.streams import steady_streams
 from regal_jax.errors import InfeasiblePlanWarning, ResourceError
 
 __all__ = ["main"]
@@ -36,7 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
       The exit code.
     """
-    args = build_parser().parse_args(argv)
+    with steady_streams():
+        return _run(build_parser().parse_args(argv))
+
+
+def _run(args: argparse.Namespace) -> int:
     machine.end_quickly()
     try:
         with warnings.catch_warnings(action="always", category=UserWarning):
@@ -47,9 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("regal-jax: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader of our output has gone (| head). Print nothing, and keep the flush at exit silent, too.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # The reader of a pipe that a result was written to (--out /dev/stdout) has gone.
         return 0
     except (ValueError, ImportError, OSError, ResourceError) as error:
         text = " ".join(str(error).split()) or type(error).__name__
@@ -57,6 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except (MemoryError, RecursionError) as error:
         print(f"regal-jax {args.command}: error: input too large ({type(error).__name__})", file=sys.stderr)
+        return 2
+    except (AssertionError, RuntimeError):
+        reason = machine.why_jax_cannot_start()
+        if not reason:
+            raise
+        print(f"regal-jax {args.command}: error: {reason}", file=sys.stderr)
         return 2
 
 

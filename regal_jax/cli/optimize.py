@@ -48,7 +48,13 @@ def optimize(args: argparse.Namespace) -> int:
 
 def _optimize(args: argparse.Namespace) -> int:
     outs = _outs(args)
-    check_writable(*outs, args.trace)
+    check_writable(*outs, args.trace, args.plot, inputs=[*args.files, args.policy])
+    # A plan may replace one that the search starts from; a picture may not.
+    check_writable(args.trace, args.plot, inputs=args.warm_start or ())
+    if args.plot is not None:
+        from regal_jax.viz import check_picture
+
+        check_picture(args.plot)
     # Plans in the folder are read before the search and replaced after it.
     folder = contextlib.nullcontext() if args.out_dir is None else locked(pathlib.Path(args.out_dir))
     with folder:
@@ -57,7 +63,6 @@ def _optimize(args: argparse.Namespace) -> int:
 
 def _searched(args: argparse.Namespace, outs: list[str | None]) -> int:
     """Searches, and saves the plans in ``outs``."""
-    _check_plot(args.plot)
     cluster = cluster_of(args)
     with opened(args.engine) as args.workers:
         return _planned(args, cluster, outs)
@@ -181,18 +186,6 @@ def _stem(file: str) -> str:
     return pathlib.Path(name[:-3] if name.lower().endswith(".gz") else name).stem
 
 
-def _check_plot(path: str | None) -> None:
-    """Checks before a long search that a picture can be drawn, and in that format."""
-    check_writable(path)
-    if path is None:
-        return
-    from regal_jax.viz import picture_formats
-
-    suffix = pathlib.Path(path).suffix
-    if suffix[1:].lower() not in picture_formats():
-        raise ConfigError(f"cannot draw {path!r}: no picture is of kind {suffix!r}; use .png, .pdf or .svg")
-
-
 def _pins(given: Sequence[tuple[str, list[int]]]) -> dict[str, list[int]]:
     pins = dict(given)
     if len(pins) < len(given):
@@ -226,7 +219,7 @@ def _one(
             for what, path in (("plot", args.plot), ("trace", args.trace)):
                 if path:
                     print(f"{what} saved to {path}")
-        return _report_overflow(plan)
+        return _report_overflow(args, plan)
 
 
 def _many(
@@ -239,7 +232,7 @@ def _many(
     """Saves each plan as soon as it is found, since a batch may take hours and may be killed."""
     names = args.files or [graphs[0].name]
     finished = _search_many(args, names, graphs, cluster, outs, options)
-    return max(_report_overflow(finished[i], f" for {file}") for i, file in enumerate(names))
+    return max(_report_overflow(args, finished[i], f" for {file}") for i, file in enumerate(names))
 
 
 def _search_many(
@@ -322,7 +315,8 @@ def _serve(
     def failed(file: str, error: Exception) -> None:
         nonlocal code
         code = max(code, BAD_INPUT)
-        print(f"regal-jax optimize: {file}: {' '.join(str(error).split())}", file=sys.stderr, flush=True)
+        text = " ".join(str(error).split()).removeprefix(f"{file}: ")
+        print(f"regal-jax {args.command}: {file}: {text}", file=sys.stderr, flush=True)
 
     for file in files:
         name = _stem(file)
@@ -355,7 +349,7 @@ def _serve(
             except (ValueError, RuntimeError) as error:
                 failed(one[0], error)
     for file, plan in found.items():
-        code = max(code, _report_overflow(plan, f" for {file}"))
+        code = max(code, _report_overflow(args, plan, f" for {file}"))
     return code, any(plan.provenance.get("stopped") == "interrupted" for plan in found.values())
 
 
@@ -372,10 +366,10 @@ def _search_batch(
     return {files[i]: plan for i, plan in found.items()}
 
 
-def _report_overflow(plan: "Plan", where: str = "") -> int:
+def _report_overflow(args: argparse.Namespace, plan: "Plan", where: str = "") -> int:
     if plan.feasible:
         return 0
     from regal_jax.plan.summary import shortage
 
-    print(f"regal-jax optimize: {shortage(plan, where)}", file=sys.stderr)
+    print(f"regal-jax {args.command}: {shortage(plan, where)}", file=sys.stderr)
     return INFEASIBLE

@@ -238,6 +238,15 @@ def _results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no summary")
 
 
+def _written(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", metavar="FILE", required=True, help=".json, .pbtxt or .stg, each also .gz")
+    parser.add_argument(
+        "--lossy",
+        action="store_true",
+        help="leave out or round what .pbtxt or .stg cannot hold, such as allowed devices",
+    )
+
+
 def _others(subparsers: Subparsers) -> None:
     convert = subparsers.add_parser(
         "import",
@@ -248,7 +257,7 @@ def _others(subparsers: Subparsers) -> None:
         ),
     )
     _source(convert)
-    convert.add_argument("--out", metavar="FILE", required=True, help=".json, .pbtxt or .stg, each also .gz")
+    _written(convert)
     convert.set_defaults(run=commands.convert)
 
     show = subparsers.add_parser(
@@ -285,7 +294,7 @@ def _others(subparsers: Subparsers) -> None:
     )
     generate.add_argument("--ops", type=count, default=100, help="number of ops (default 100)")
     generate.add_argument("--seed", type=seed, default=0, help="seed of the random numbers (default 0)")
-    generate.add_argument("--out", metavar="FILE", required=True, help=".json, .pbtxt or .stg, each also .gz")
+    _written(generate)
     generate.set_defaults(run=commands.generate)
 
 

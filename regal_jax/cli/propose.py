@@ -3,14 +3,19 @@
 import argparse
 import os
 import pathlib
+import re
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from regal_jax.cli import machine
 from regal_jax.cli.arguments import Subparsers, count, seed
 from regal_jax.cli.clusters import cluster_of
+from regal_jax.cli.resume import Question, previous_results
 from regal_jax.cli.sources import load
 from regal_jax.errors import ConfigError
+
+if TYPE_CHECKING:
+    from regal_jax.graph import Cluster, ComputationGraph
 
 __all__ = ["add_propose"]
 
@@ -21,6 +26,8 @@ _SOURCES: Final = (
 _CHOICES: Final = ("scenarios", "proxy")
 _TARGETS: Final = ("noisy", "bandwidth", "latency")
 _BEST: Final = "best.json"
+_NAMES: Final = re.compile(r"plan-\d{3,}\.json|best\.json")
+"""Files that a run writes."""
 
 _EPILOG: Final = """\
 A cost model is never exactly right. 'propose' makes many plans that are good by the cost model and differ
@@ -34,6 +41,7 @@ model of devices that differs from the cost model:
 DIR gets plan-000.json and so on. By default the first is the best by the cost model, and each of the others
 the one that adds most to those before it where costs differ (--choose). With --target, DIR also gets
 best.json, the best plan on the target. 'regal-jax show DIR/plan-000.json' describes a plan.
+The plans replace those of an earlier run for the same graph and cluster; others in DIR are an error.
 
 examples:
   regal-jax propose model.onnx --keep 20 --out-dir plans
@@ -118,6 +126,7 @@ def _propose(args: argparse.Namespace) -> int:
     machine.use_all_cores()
     graph = load(args.file, args)
     folder = None if args.out_dir is None else _folder(args.out_dir)
+    earlier = [] if folder is None else _earlier(folder, graph, cluster)
     found = propose(
         graph,
         cluster,
@@ -146,10 +155,22 @@ def _propose(args: argparse.Namespace) -> int:
         names = found.save(folder)
         if chosen is not None:
             chosen.plan.save(os.path.join(folder, _BEST))
+            names.append(_BEST)
+        for path in earlier:
+            if os.path.basename(path) not in names:
+                os.unlink(path)
         if not args.quiet:
             best = f", the best on the target as {_BEST}" if chosen is not None else ""
-            print(f"saved {len(names)} plans to {folder}{best}")
+            print(f"saved {len(found)} plans to {folder}{best}")
     return 0 if found[0].feasible else _INFEASIBLE
+
+
+def _earlier(folder: str, graph: "ComputationGraph", cluster: "Cluster") -> list[str]:
+    """The files of an earlier run in ``folder``, all of which have plans of ``graph`` on ``cluster``."""
+    names = sorted(name for name in os.listdir(folder) if _NAMES.fullmatch(name))
+    paths = [os.path.join(folder, name) for name in names]
+    previous_results([graph] * len(paths), Question(cluster, "makespan", {}, ()), paths)
+    return paths
 
 
 def _folder(path: str) -> str:

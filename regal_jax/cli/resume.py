@@ -72,7 +72,7 @@ def _previous(graph: "ComputationGraph", question: Question, path: str) -> Previ
 
     try:
         plan = Plan.load(path)
-    except (FormatError, OSError):
+    except FormatError:
         raise refuse("no plan that can be read") from None
     for what, differs in (
         ("graph", plan.graph_hash != graph.content_hash),

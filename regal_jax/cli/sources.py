@@ -3,6 +3,7 @@
 import argparse
 import os
 import pathlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.errors import ConfigError
@@ -10,15 +11,13 @@ from regal_jax.errors import ConfigError
 if TYPE_CHECKING:
     from regal_jax.graph import ComputationGraph
 
-__all__ = ["check_writable", "dimensions", "load"]
+__all__ = ["check_writable", "dimensions", "load", "refuse_file_options"]
 
 
 def load(file: str | None, args: argparse.Namespace) -> "ComputationGraph":
     """The graph of ``file``, or of the example that ``args`` name."""
     if file is None:
-        for option, given in (("--dim", args.dim), ("--in-place", args.in_place)):
-            if given:
-                raise ConfigError(f"{option} is for ONNX models; leave it out")
+        refuse_file_options(args)
         from regal_jax.examples import DEFAULT_EXAMPLE, kept_example
 
         return kept_example(args.example or DEFAULT_EXAMPLE, profile=args.profile or "h200")
@@ -43,6 +42,17 @@ def load(file: str | None, args: argparse.Namespace) -> "ComputationGraph":
     return load_graph(file, format=args.format, **options)
 
 
+def refuse_file_options(args: argparse.Namespace) -> None:
+    """Refuses the options that say how a file is read, where no file is read."""
+    for option, given, what in (
+        ("--format", args.format, "files"),
+        ("--dim", args.dim, "ONNX models"),
+        ("--in-place", args.in_place, "ONNX models"),
+    ):
+        if given:
+            raise ConfigError(f"{option} is for {what}; leave it out, or name a file")
+
+
 def dimensions(args: argparse.Namespace) -> dict[str, int]:
     """Name -> size of the dimensions that ``--dim`` gives."""
     dims = dict(args.dim)
@@ -51,13 +61,27 @@ def dimensions(args: argparse.Namespace) -> dict[str, int]:
     return dims
 
 
-def check_writable(*paths: str | None) -> None:
-    """Checks before a long search that its result can be saved."""
+def check_writable(*paths: str | None, inputs: Iterable[str | None] = ()) -> None:
+    """Checks before a long search that its results can be saved, each in a file of its own.
+
+    Args:
+      paths: Files that will be written.
+      inputs: Files that are read, and must not be written.
+
+    Raises:
+      ConfigError: A file cannot be written, is one of the inputs, or would be written twice.
+    """
+    taken = {os.path.realpath(file): "is an input" for file in inputs if file and os.path.isfile(file)}
     for path in paths:
         if path is None:
             continue
         if not path:
             raise ConfigError("cannot write '': give the name of a file")
+        file = os.path.realpath(path)
+        if file in taken:
+            raise ConfigError(f"cannot write {path!r}: it {taken[file]}; name another file")
+        if os.path.isfile(file) or not os.path.exists(file):  # Otherwise a pipe or /dev/null, for example.
+            taken[file] = "is written for another option"
         folder = pathlib.Path(path).absolute().parent
         if not folder.is_dir():
             raise ConfigError(f"cannot write {path!r}: no folder {str(folder)!r}; make it first")

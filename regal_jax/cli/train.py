@@ -170,15 +170,20 @@ def _config(path: pathlib.Path, changes: Sequence[str]) -> "Config":
     """The settings of the file with ``changes``."""
     from regal_jax.datasets.load import NAMED_PATHS
 
-    given = dict(read_toml(path))
-    kind = _kind(path, given.pop("system", _REGAL))
-    document = kind.from_document(given).as_document()
-    for name in ("train", "validation"):
-        document["data"][name] = [
-            given if given in NAMED_PATHS else str(path.parent / given) for given in document["data"][name]
-        ]
-    if document["start"]:
-        document["start"] = str(path.parent / document["start"])
+    document = read_toml(path)
+    kind = _kind(path, document.pop("system", _REGAL))
+
+    def beside(given: Any) -> Any:
+        """Paths relative to the file's folder. What is no path is left for the check of the document."""
+        if isinstance(given, list):
+            return [beside(one) for one in given]
+        is_path = isinstance(given, str) and given and given not in NAMED_PATHS
+        return str(path.parent / given) if is_path else given
+
+    data = document.get("data")
+    for table, names in ((data, ("train", "validation")), (document, ("start",))):
+        if isinstance(table, dict):
+            table.update((name, beside(table[name])) for name in names if name in table)
     for change in changes:
         _set(document, change)
     return kind.from_document(document)

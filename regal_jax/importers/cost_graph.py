@@ -7,7 +7,7 @@ import numpy as np
 
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
-from regal_jax.importers.refusals import refuse_constraints
+from regal_jax.importers.refusals import ACCEPT_LOSS, refuse_constraints
 
 __all__ = ["format_cost_graph", "parse_cost_graph"]
 
@@ -154,7 +154,7 @@ def format_cost_graph(graph: ComputationGraph, *, lossy: bool = False) -> str:
         name = graph.op_names[int(np.argmax(graph.resident))]
         raise FormatError(
             f"graph {graph.name!r}: op {name!r}: resident has no place in a CostGraphDef; "
-            "pass lossy=True to leave it out, or write JSON"
+            f"{ACCEPT_LOSS} to leave it out, or write JSON"
         )
     costs = _compute_costs(graph, lossy)
     message = new_cost_graph()
@@ -193,8 +193,8 @@ def _compute_costs(graph: ComputationGraph, lossy: bool) -> list[int]:
     if bad.any():
         o = int(np.argmax(bad))
         raise FormatError(
-            f"graph {graph.name!r}: op {graph.op_names[o]!r}: runtime {exact[o]!r} us is not whole, and "
-            "compute_cost is; pass lossy=True to round, or write JSON"
+            f"graph {graph.name!r}: op {graph.op_names[o]!r}: runtime {float(exact[o])!r} us is not "
+            f"whole, and compute_cost is; {ACCEPT_LOSS} to round, or write JSON"
         )
     if (costs >= 2.0**63).any():
         o = int(np.argmax(costs))
@@ -219,5 +219,5 @@ def _permanence(graph: ComputationGraph, o: int, first: int, last: int, lossy: b
         return True, False
     raise FormatError(
         f"graph {graph.name!r}: op {graph.op_names[o]!r}: keep on {int(keep.sum())} of {len(keep)} outputs; "
-        "a CostGraphDef keeps all or none: split the op, pass lossy=True to keep all, or write JSON"
+        f"a CostGraphDef keeps all or none: split the op, {ACCEPT_LOSS} to keep all, or write JSON"
     )

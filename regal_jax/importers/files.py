@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from regal_jax.errors import FormatError, GraphError
-from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.atomic import write_atomically, writing
 
 __all__ = ["MAX_FILE_BYTES", "PathLike", "at_path", "graph_name", "read_bytes", "read_text", "write_text"]
 
@@ -96,7 +96,5 @@ def write_text(path: PathLike, text: str) -> None:
     data = text.encode()
     if target.suffix == ".gz":
         data = gzip.compress(data, mtime=0)  # equal graphs give equal files
-    try:
+    with writing(target):
         write_atomically(target, data)
-    except OSError as error:
-        raise FormatError(f"{target}: cannot be written: {error.strerror}; check the directory") from None

@@ -1,9 +1,14 @@
 """Refusal of graphs that foreign formats cannot hold, with the same errors from every writer."""
 
+from typing import Final
+
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph
 
-__all__ = ["refuse_constraints"]
+__all__ = ["ACCEPT_LOSS", "refuse_constraints"]
+
+ACCEPT_LOSS: Final = "pass lossy=True (--lossy)"
+"""How a user accepts that a format loses something, for messages."""
 
 
 def refuse_constraints(graph: ComputationGraph, what: str, lossy: bool) -> None:
@@ -29,5 +34,5 @@ def refuse_constraints(graph: ComputationGraph, what: str, lossy: bool) -> None:
             if value is not None:
                 raise FormatError(
                     f"graph {graph.name!r}: op {name!r}: {field} {value!r} has no place in {what}; "
-                    "pass lossy=True to leave constraints out, or write JSON"
+                    f"{ACCEPT_LOSS} to leave constraints out, or write JSON"
                 )

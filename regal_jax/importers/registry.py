@@ -33,6 +33,7 @@ class FileFormat:
       estimated: Whether files have no runtimes, so that ``read`` takes a ``profile`` to estimate them.
       symbolic: Whether dimensions may be names, whose sizes ``read`` takes as ``dims``.
       in_place: Whether ``read`` takes ``in_place``, by which values share buffers.
+      lossy: Whether ``format`` takes ``lossy``, by which what has no place in the format is left out.
     """
 
     suffixes: tuple[str, ...]
@@ -42,6 +43,7 @@ class FileFormat:
     estimated: bool = False
     symbolic: bool = False
     in_place: bool = False
+    lossy: bool = False
 
 
 def _read_cost_graph(path: PathLike, **options: Any) -> ComputationGraph:
@@ -80,9 +82,13 @@ FORMATS: Final[Mapping[str, FileFormat]] = MappingProxyType(
             (".json", ".json.gz"), "regal_jax graph, or WfCommons WfFormat 1.5", _read_json, format_native
         ),
         "cost-graph": FileFormat(
-            (".pbtxt", ".pbtxt.gz"), "TensorFlow CostGraphDef text", _read_cost_graph, format_cost_graph
+            (".pbtxt", ".pbtxt.gz"),
+            "TensorFlow CostGraphDef text",
+            _read_cost_graph,
+            format_cost_graph,
+            lossy=True,
         ),
-        "stg": FileFormat((".stg", ".stg.gz"), "Standard Task Graph", _read_stg, format_stg),
+        "stg": FileFormat((".stg", ".stg.gz"), "Standard Task Graph", _read_stg, format_stg, lossy=True),
         "onnx": FileFormat(
             (".onnx", ".onnx.gz"),
             "ONNX model (extra 'onnx')",

@@ -26,7 +26,7 @@ from regal_jax.plan.summary import figures, headline, summary, title
 from regal_jax.plan.trace import chrome_trace
 from regal_jax.plan.verify import verify
 from regal_jax.runtime.interrupts import interruptible
-from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.atomic import write_atomically, writing
 
 if TYPE_CHECKING:
     import pandas
@@ -232,7 +232,7 @@ class Plan:
         """Writes `to_json` to ``path`` atomically.
 
         Raises:
-          OSError: It cannot be written.
+          FormatError: It cannot be written.
 
         Examples:
           >>> from regal_jax import Cluster, optimize
@@ -240,7 +240,8 @@ class Plan:
           >>> plan = optimize(generate("chain", 3, seed=0), Cluster.uniform(2), method="bfs")
           >>> plan.save("plan.json")
         """
-        write_atomically(path, self.to_json().encode())
+        with writing(path):
+            write_atomically(path, self.to_json().encode())
 
     @classmethod
     @interruptible()
@@ -248,8 +249,7 @@ class Plan:
         """The plan in the file ``path``; see `from_json`.
 
         Raises:
-          FormatError: The file is not a plan.
-          OSError: The file cannot be read.
+          FormatError: The file cannot be read, or is not a plan.
 
         Examples:
           >>> from regal_jax import Cluster, Plan, optimize
@@ -265,6 +265,9 @@ class Plan:
             raise FormatError(f"{os.fspath(path)}: plan: not UTF-8 text, so no JSON") from None
         except FormatError as error:
             raise FormatError(f"{os.fspath(path)}: {error}") from None
+        except OSError as error:
+            reason = error.strerror or error
+            raise FormatError(f"{os.fspath(path)}: cannot be read: {reason}; check the path") from None
 
     def to_chrome_trace(self) -> dict[str, Any]:
         """The plan for chrome://tracing and ui.perfetto.dev, ready for ``json.dumps``."""
@@ -274,9 +277,10 @@ class Plan:
         """Writes `to_chrome_trace` to ``path`` atomically.
 
         Raises:
-          OSError: It cannot be written.
+          FormatError: It cannot be written.
         """
-        write_atomically(path, json.dumps(self.to_chrome_trace(), allow_nan=False).encode())
+        with writing(path):
+            write_atomically(path, json.dumps(self.to_chrome_trace(), allow_nan=False).encode())
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """Draws the plan, and saves it if there is a ``path``; see `regal_jax.viz.plot_plan`."""

@@ -93,7 +93,8 @@ class Proposals:
         """Writes ``plan-000.json`` and so on, in the order of `plans`, and returns the names of the files.
 
         Raises:
-          OSError: A file cannot be written.
+          FormatError: A file cannot be written.
+          OSError: The folder cannot be made.
         """
         path = pathlib.Path(folder)
         path.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,27 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["replacing", "write_atomically"]
+from regal_jax.errors import FormatError
+
+__all__ = ["replacing", "write_atomically", "writing"]
+
+
+@contextlib.contextmanager
+def writing(path: str | os.PathLike[str]) -> Iterator[None]:
+    """A context in which an `OSError` becomes an error of one line that names ``path``.
+
+    Raises:
+      FormatError: The file cannot be written.
+      BrokenPipeError: The path is a pipe whose reader has gone.
+    """
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise FormatError(
+            f"{os.fspath(path)}: cannot be written: {error.strerror or error}; check the directory"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
 """Pictures of plans, graphs and evaluations. matplotlib is imported when a picture is drawn, not before."""
 
-from regal_jax.viz.axes import picture_formats
+from regal_jax.viz.axes import check_picture, picture_formats
 from regal_jax.viz.comparison import (
     plot_entropies,
     plot_improvements,
@@ -18,6 +18,7 @@ from regal_jax.viz.timeline import plot_plan
 from regal_jax.viz.training import plot_temperatures, plot_training
 
 __all__ = [
+    "check_picture",
     "picture_formats",
     "plot_entropies",
     "plot_execution",

@@ -1,15 +1,18 @@
 """Units and style shared by all pictures."""
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from regal_jax.errors import ConfigError
 from regal_jax.graph.units import TIME_UNITS
+from regal_jax.storage.atomic import writing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["bare", "byte_scale", "picture_formats", "save", "scaled", "short", "time_scale"]
+__all__ = ["bare", "byte_scale", "check_picture", "picture_formats", "save", "scaled", "short", "time_scale"]
 
 
 def time_scale(longest: float, time_unit: str) -> tuple[float, str]:
@@ -56,7 +59,29 @@ def picture_formats() -> frozenset[str]:
     return frozenset(Figure().canvas.get_supported_filetypes())
 
 
+def check_picture(path: str | os.PathLike[str] | None) -> None:
+    """Checks that `save` can write a file of this name, if there is one.
+
+    Raises:
+      ConfigError: Its suffix names no format.
+    """
+    if path is None:
+        return
+    suffix = Path(path).suffix
+    if suffix[1:].lower() not in picture_formats():
+        raise ConfigError(
+            f"cannot draw {os.fspath(path)!r}: no picture is of kind {suffix!r}; use .png, .pdf or .svg"
+        )
+
+
 def save(figure: "Figure", path: str | os.PathLike[str] | None) -> None:
-    """Writes ``figure`` to ``path``, if there is one, in the format that its suffix names."""
+    """Writes ``figure`` to ``path``, if there is one, in the format that its suffix names.
+
+    Raises:
+      ConfigError: As `check_picture`.
+      FormatError: The file cannot be written.
+    """
+    check_picture(path)
     if path is not None:
-        figure.savefig(path, dpi=150)
+        with writing(path):
+            figure.savefig(path, dpi=150)

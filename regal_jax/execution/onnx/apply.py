@@ -70,8 +70,9 @@ def apply_to_onnx(plan: Plan, model: PathLike | Any, **options: Any) -> Any:
     """
     if not isinstance(model, (str, os.PathLike)):
         return _applied(plan, model, options)
+    loaded = read_onnx(model)
     with at_path(model):
-        return _applied(plan, read_onnx(model), {"name": graph_name(model), **options})
+        return _applied(plan, loaded, {"name": graph_name(model), **options})
 
 
 def _applied(plan: Plan, model: Any, options: dict[str, Any]) -> Any:

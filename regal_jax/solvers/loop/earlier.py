@@ -21,8 +21,8 @@ def earlier_plans(warm_start: Any) -> tuple[Plan, ...]:
     """The plans in ``warm_start``, loaded from files if need be.
 
     Raises:
-      ConfigError: An item is not a plan, or a file cannot be read.
-      FormatError: A file holds no plan.
+      ConfigError: An item is not a plan.
+      FormatError: A file cannot be read, or holds no plan.
     """
     if isinstance(warm_start, bool):
         return ()
@@ -38,12 +38,7 @@ def _plan(given: Any) -> Plan:
         return given
     if not isinstance(given, (str, os.PathLike)):
         raise _wrong(given)
-    try:
-        return Plan.load(given)
-    except OSError as error:
-        raise ConfigError(
-            f"warm_start: cannot read {os.fspath(given)!r}: {error.strerror}; name a plan's file"
-        ) from None
+    return Plan.load(given)
 
 
 def _wrong(given: Any) -> ConfigError:

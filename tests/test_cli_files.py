@@ -1,0 +1,78 @@
+"""The files that commands read and write: inputs stay, old results are replaced, loss is asked for."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from regal_jax.cli import main
+from regal_jax.importers import load_graph
+from regal_jax.plan import Plan
+
+STG = """\
+2
+0 0 0
+1 3 1 0
+2 5 1 0
+3 0 2 1 2
+"""
+
+
+@pytest.fixture
+def stg(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("graph.stg").write_text(STG)
+    return "graph.stg"
+
+
+def run(*args):
+    return main([str(a) for a in args])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["import", "graph.stg", "--out", "link.stg"], "cannot write 'link.stg': it is an input"),
+        (["import", "graph.stg", "--lossy", "--out", "g.json"], "--lossy is for .pbtxt and .stg"),
+        (["show", "p.json", "--plot", "p.json"], "cannot write 'p.json': it is an input"),
+        (["show", "p.json", "--plot", "x.json"], "cannot draw 'x.json': no picture is of kind '.json'"),
+        (["show", "graph.stg", "--plot", "absent/p.png"], "no folder"),
+        (["apply", "p.json", "graph.stg", "--out", "graph.stg"], "cannot write 'graph.stg': it is an input"),
+        (["apply", "p.json", "graph.stg", "--out", "p.json"], "cannot write 'p.json': it is an input"),
+        (["optimize", "--format", "stg"], "--format is for files; leave it out, or name a file"),
+        (["show", "--format", "stg"], "--format is for files; leave it out, or name a file"),
+        (["show", "--example", "mlp", "--format", "stg"], "--format is for files"),
+    ],
+)
+def test_other_commands_keep_their_inputs_and_refuse_what_has_no_meaning(stg, arguments, said, capsys):
+    os.symlink("graph.stg", "link.stg")
+    assert run("optimize", stg, "--method", "bfs", "--out", "p.json", "--quiet") == 0
+    before = Path("p.json").read_bytes()
+    assert run(*arguments) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert said in err
+    assert (Path("graph.stg").read_text(), Path("p.json").read_bytes()) == (STG, before)
+
+
+def test_an_old_result_is_written_over(stg):
+    for _ in range(2):
+        assert (
+            run("optimize", stg, "--method", "bfs", "--out", "p.json", "--trace", "/dev/null", "--quiet") == 0
+        )
+    assert (
+        run("optimize", stg, "--warm-start", "p.json", "--evaluations", 50, "--out", "p.json", "--quiet") == 0
+    )
+    assert "warm_start" in Plan.load("p.json").provenance
+
+
+def test_loss_is_refused_or_accepted(stg, capsys):
+    assert run("generate", "gflownet-layered", "--ops", 10, "--out", "g.json") == 0
+    capsys.readouterr()
+    for command in (["import", "g.json"], ["generate", "gflownet-layered", "--ops", 10]):
+        assert run(*command, "--out", "g.pbtxt") == 2
+        err = capsys.readouterr().err
+        assert "pass lossy=True (--lossy) to round, or write JSON" in err
+        assert "float64" not in err
+        assert run(*command, "--lossy", "--out", "g.pbtxt") == 0
+        assert load_graph("g.pbtxt").num_ops == load_graph("g.json").num_ops
