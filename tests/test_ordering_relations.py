@@ -96,7 +96,7 @@ def test_relations_of_more_ops_than_a_word_has_bits(n, numba, monkeypatch):
     if numba:
         pytest.importorskip("numba")
     monkeypatch.setattr(relations_module, "usable", lambda: numba)
-    monkeypatch.setattr(relations_module, "_SMALL", 1)
+    monkeypatch.setattr(relations_module, "SMALL", 1)
     graph = random_graph(np.random.default_rng(n), n)
     np.testing.assert_array_equal(relation_matrix(graph), slow_relations(graph))
     source, target = transitive_reduction(graph)

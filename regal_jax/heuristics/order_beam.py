@@ -21,9 +21,9 @@ _KEPT: Final = 4
 _SHIFT: Final = 32
 """Bits of the place of an extension in its number."""
 _SHORT: Final = 12
-"""Length up to which insertion sort is fastest."""
+"""Number of items up to which a range is sorted by insertion."""
 _STACK: Final = 128
-"""Bounds of parts that are not sorted yet; the longer of two parts waits."""
+"""Space for the bounds of ranges that wait to be sorted: of two ranges the longer waits, so 64 are enough."""
 
 Field = namedtuple(
     "Field",
@@ -57,7 +57,7 @@ Attributes:
   number: The number of its parent, and in the low bits its place among the ready ops.
   picked: ``[B]``, the numbers of those that were chosen.
   table: A hash table of the sets that were chosen.
-  stack: Bounds of parts that are not sorted yet.
+  stack: Bounds of ranges that wait to be sorted.
 """
 
 Progress = namedtuple("Progress", "level count half dropped crowded made")
@@ -71,6 +71,7 @@ Attributes:
   crowded: 1 if there is not enough space for the ready ops of the next length.
   made: Number of partial orders made in the last call.
 """
+_LEVEL, _COUNT, _HALF, _DROPPED, _CROWDED, _MADE = range(len(Progress._fields))
 
 
 def make_front(start: Start, width: int, room: int) -> Front:
@@ -133,8 +134,8 @@ def advance(
     value, number, picked, table, stack = work
     ops, room, size = len(need), len(ready) // 2, len(words) // (2 * width)
     enough = _KEPT * width + 1
-    level, count, half, made = progress[0], progress[1], progress[2], 0
-    progress[4] = 0
+    level, count, half, made = progress[_LEVEL], progress[_COUNT], progress[_HALF], 0
+    progress[_CROWDED] = 0
     while level < ops and count > 0 and made + width <= most:
         old, old_bounds, old_ready, old_words = (
             half * width, half * (width + 1), half * room, half * width * size,
@@ -169,7 +170,7 @@ def advance(
                 for c in range(1, found):
                     bar = max(bar, value[c])
         if seen > _KEPT * width:
-            progress[3] = 1
+            progress[_DROPPED] = 1
 
         # The first ones whose sets differ.
         slots = 1
@@ -199,7 +200,7 @@ def advance(
                     parent[level * width + chosen], op[level * width + chosen] = i, o
                     chosen += 1
         if chosen == width and found > width:
-            progress[3] = 1
+            progress[_DROPPED] = 1
 
         # The partial orders that they make.
         end = 0
@@ -210,8 +211,8 @@ def advance(
             o = ready[old_ready + j]
             begin, first, last = end, bounds[old_bounds + i], bounds[old_bounds + i + 1]
             if end + (last - first) + (after_rows[o + 1] - after_rows[o]) > room:
-                progress[0], progress[1], progress[2], progress[4], progress[5] = level, count, half, 1, made
-                return
+                progress[_CROWDED] = 1
+                break
             source, base = old_words + i * size, new_words + c * size
             for k in range(size):
                 words[base + k] = words[source + k]
@@ -226,16 +227,17 @@ def advance(
 
             # Ready ops that may free an input now, or that need not allocate one any more.
             for e in range(input_rows[o], input_rows[o + 1]):
-                # The one reader that is left; -1 for none or several. Backwards all, unless another has run.
-                left, several = -1, False
+                # Forwards the last reader that is left will free the input. Backwards the first one that runs
+                # allocates it, for all others.
+                left, unchanged = -1, False
                 for k in range(other_rows[e], other_rows[e + 1]):
                     v = other[k]
                     if (words[base + word[v]] & mask[v] != 0) == back:
-                        several = back or left >= 0
+                        unchanged = back or left >= 0
                         left = v
-                        if several:
+                        if unchanged:
                             break
-                if several:
+                if unchanged:
                     continue
                 if back:
                     for k in range(other_rows[e], other_rows[e + 1]):
@@ -271,8 +273,10 @@ def advance(
                 ready[new_ready + end], gain[new_ready + end] = v, grows
                 end += 1
             bounds[new_bounds + c + 1] = end
+        if progress[_CROWDED]:
+            break
         level, count, half, made = level + 1, chosen, 1 - half, made + chosen
-    progress[0], progress[1], progress[2], progress[5] = level, count, half, made
+    progress[_LEVEL], progress[_COUNT], progress[_HALF], progress[_MADE] = level, count, half, made
 
 
 @only_borrows

@@ -28,8 +28,10 @@ _AT_ONCE: Final = 20_000
 """Partial orders between two checks whether the search should end: a few milliseconds."""
 _MOST_LINKS: Final = 2**25
 """Limit on the parents and ops that a beam keeps to trace its partial orders back: 256 MiB."""
-_READY, _READY_EACH = 1024, 16
-"""Space for the ready ops of the partial orders of one length, in all and for each; it grows."""
+_READY: Final = 1024
+"""Least space for the ready ops of the partial orders of one length; it grows."""
+_READY_EACH: Final = 16
+"""Space for the ready ops of each of them; it grows."""
 _NO_LIMIT: Final = 2**62
 _SHARES: Final = (0.5, 0.125, 0.875)
 """Where in a window the step of the peak is."""

@@ -13,7 +13,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
 from regal_jax.ordering.config import TopoformerConfig
 from regal_jax.ordering.eigenvectors import laplacian_eigenvectors
-from regal_jax.ordering.relations import Links, distinct_edges, relation_matrix
+from regal_jax.ordering.relations import SMALL, Links, distinct_edges, relation_matrix
 from regal_jax.runtime.compiling import run_loops
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
@@ -31,10 +31,8 @@ FEATURES: Final = (
 )
 """Names of the features of an op, in their order."""
 
-_SMALL: Final = 128
-"""Number of ops up to which loading compiled loops takes longer than they save."""
-_SECONDS: Final = 5e-7
-"""Interpreted loops: seconds per op and per edge."""
+_SECONDS: Final = 1e-6
+"""Interpreted loops: seconds per edge."""
 
 
 @jax.tree_util.register_dataclass
@@ -133,7 +131,7 @@ def _features(graph: ComputationGraph, links: Links) -> np.ndarray:
     output = np.zeros(n, np.int64)
     np.add.at(output, graph.tensor_op, graph.tensor_bytes)
     order = graph.topological_order
-    seconds = _SECONDS * (n + len(links.source)) if n <= _SMALL else math.inf
+    seconds = _SECONDS * (n + len(links.source)) if n <= SMALL else math.inf
     offset, successor = links.successors
     zeros = np.zeros((2, n), np.int64)
     ahead = run_loops(_hops, *zeros, order, links.offset, links.source, seconds=seconds)

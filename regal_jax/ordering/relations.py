@@ -11,6 +11,7 @@ from regal_jax.runtime.compiling import compiled, usable
 from regal_jax.runtime.interrupts import check_interrupt, interruptible, uninterrupted
 
 __all__ = [
+    "SMALL",
     "Links",
     "Relation",
     "distinct_edges",
@@ -20,7 +21,7 @@ __all__ = [
 ]
 
 _OPS_PER_CHECK: Final = 1024
-_SMALL: Final = 128
+SMALL: Final = 128
 """Number of ops up to which loading compiled loops takes longer than they save."""
 
 
@@ -131,7 +132,7 @@ def _ancestors(graph: ComputationGraph, links: Links) -> tuple[np.ndarray, np.nd
     """
     n = graph.num_ops
     bits = np.zeros((n, -(-n // 64)), np.uint64)
-    if n > _SMALL and usable():
+    if n > SMALL and usable():
         find = uninterrupted(compiled(_ancestor_loops))
         return bits, find(bits, graph.topological_order, links.offset, links.source)
     word, bit = links.source >> 6, np.left_shift(np.uint64(1), (links.source & 63).astype(np.uint64))

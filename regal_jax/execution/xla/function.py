@@ -70,11 +70,11 @@ class CompiledFunction:
 
 
 def _takes_nothing(fn: Any) -> bool:
-    """Whether ``fn`` can be called without arguments, as far as its signature tells."""
+    """Whether a function can be called without arguments, as far as its signature tells."""
     try:
         inspect.signature(fn).bind()
     except TypeError:
-        return not callable(fn)
+        return False
     except ValueError:  # It has no signature.
         pass
     return True
@@ -212,7 +212,7 @@ def compile(
         compiler_options=compiler_options,
     )
     if fn is not None:
-        if not args and not _takes_nothing(fn):
+        if not args and callable(fn) and not _takes_nothing(fn):
             raise ConfigError(
                 f"regal_jax.compile: {getattr(fn, '__name__', fn)!r} takes arguments; give them after it, or "
                 "write @regal_jax.compile() for a decorator"
