@@ -6,13 +6,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_loops import as_items
 from policy_cases import renumbered
 from strategies import instances, random_graph
 
+from regal_jax.datasets import generate
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, allowed_matrix
 from regal_jax.heuristics import peaks, run_heuristic
 from regal_jax.heuristics.orders import dfs_order, lpmf_order, random_order
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
+from regal_jax.heuristics.peaks_kernel import make_state, refine
+from regal_jax.heuristics.work import counting
 from regal_jax.heuristics.xla import xla_post_order
 from regal_jax.plan import decode_placement, insert_transfers, replay
 
@@ -156,16 +160,53 @@ def _least(graph: ComputationGraph, cluster: Cluster, order: np.ndarray) -> floa
 def test_compiled_loops_do_what_numpy_does(instance: tuple[ComputationGraph, Cluster], seed: int) -> None:
     pytest.importorskip("numba")
     graph, cluster = instance
-    start = np.random.default_rng(seed).integers(cluster.num_devices, size=graph.num_ops)
+    _compare_loops(graph, cluster, np.random.default_rng(seed))
+
+
+@pytest.mark.parametrize("devices", [1, 2, 3])
+def test_compiled_loops_do_what_numpy_does_on_larger_graphs(devices: int) -> None:
+    """Of so many ops the loops sum up some of the positions only."""
+    pytest.importorskip("numba")
+    cluster = Cluster.uniform(devices, transfer="blocking")
+    for seed in range(3):
+        graph = generate("layered", 150 + seed, seed)
+        _compare_loops(graph, cluster, np.random.default_rng(seed))
+
+
+def _compare_loops(graph: ComputationGraph, cluster: Cluster, rng: np.random.Generator) -> None:
+    """Compiled loops, the same loops in Python without negative indices, and NumPy."""
+    start = rng.integers(cluster.num_devices, size=graph.num_ops)
     order = lpmf_order(graph)
-    loops = PeakBalance(graph, cluster, order)
+    compiled = PeakBalance(graph, cluster, order)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(peaks, "_kernel", lambda: None)
         plain = PeakBalance(graph, cluster, order)
-    assert loops.peaks(start).tolist() == plain.peaks(start).tolist()
-    assert loops.cut().tolist() == plain.cut().tolist()
+    assert compiled.peaks(start).tolist() == plain.peaks(start).tolist()
+    assert compiled.cut().tolist() == plain.cut().tolist()
     for tries in (0, 1, 240):
-        assert loops.refine(start, tries).tolist() == plain.refine(start, tries).tolist()
+        found = plain.refine(start, tries)
+        assert compiled.refine(start, tries).tolist() == found.tolist()
+        if graph.num_ops:
+            state = as_items(make_state(start[order], cluster.num_devices, graph.num_tensors))
+            refine(as_items(compiled._layout), state, tries, (4, 12, 48), 1e-9)
+            assert state.found == found[order].tolist()
+    assert compiled.looked == plain.looked
+
+
+def test_the_least_balance_is_found_once_and_counted_each_time() -> None:
+    graph, cluster = generate("layered", 60, 0), Cluster.uniform(2, transfer="blocking")
+    counts, found = [], []
+    for _ in range(2):
+        with counting() as work:
+            balance, placement = least_peak_balance(graph, cluster, np.arange(graph.num_ops))
+        counts.append(work.placements)
+        found.append((balance.order, placement))
+    assert counts[0] == counts[1] > 0
+    assert found[0][1] is found[1][1]
+    assert not found[0][1].flags.writeable
+    with counting() as work:
+        least_peak_balance(graph, cluster, np.arange(graph.num_ops), tries=1)
+    assert 0 < work.placements < counts[0]
 
 
 @given(instance=instances(max_ops=12), seed=seeds)

@@ -57,7 +57,9 @@ class Links:
           numbers: ``[N]``, each from 0 to ``N - 1`` once: the links are of the graph whose op ``o`` is
             called ``numbers[o]``, and its tensors accordingly. By default its own numbers.
         """
-        return cls._own(graph) if numbers is None else cls._made(graph, numbers)
+        if numbers is None or np.array_equal(numbers, np.arange(graph.num_ops)):
+            return cls._own(graph)
+        return cls._made(graph, numbers)
 
     @classmethod
     @functools.lru_cache(maxsize=2)  # Cached, since many heuristics ask for the links of the same graph.

@@ -6,15 +6,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
+from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, once_a_pair
 from regal_jax.graph.topology import rows
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.orders import dfs, lpmf
 from regal_jax.heuristics.peaks_arrays import Held, Part, norm_of, ranges, sums
-from regal_jax.heuristics.work import note
+from regal_jax.heuristics.work import note, uncounted
 from regal_jax.heuristics.xla import post_order
-from regal_jax.runtime.compiling import usable
-from regal_jax.runtime.interrupts import check_interrupt, interruptible
+from regal_jax.runtime.compiling import is_loaded, loops, usable
+from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["MOST_OVER", "PeakBalance", "least_peak_balance"]
 
@@ -26,7 +26,7 @@ _LEAST_GAIN: Final = 1e-9
 _BLOCKS: Final = (4, 16, 64)
 """Numbers of blocks to try, since the best one depends on the graph; single ops are tried as well."""
 _SMALL: Final = 20_000
-"""Up to this number of ops times devices, NumPy evaluates a single placement."""
+"""Up to this number of ops times devices, NumPy evaluates placements until the loops are loaded."""
 _ORDERS: Final = (lpmf, post_order, dfs)
 
 
@@ -51,7 +51,7 @@ class PeakBalance:
 
     Attributes:
       order: ``[N]`` op indices.
-      looked: Number of placements that `refine` has evaluated so far.
+      looked: Number of placements whose peaks it has summed up so far.
     """
 
     def __init__(self, graph: ComputationGraph, cluster: Cluster, order: np.ndarray) -> None:
@@ -134,9 +134,8 @@ class PeakBalance:
           ``[N]`` int64, the one with the lowest peak.
         """
         place = placement[self.order].astype(np.int64)
-        if self._kernel is not None:
-            with interruptible():
-                found, left = self._kernel.refine(self._layout, place, tries, _WIDTHS, _LEAST_GAIN)
+        if self._kernel is not None and len(place):
+            found, left, _ = self._refined(self._kernel, place, tries)
         else:
             found, left = self._refine(place, tries)
         self.looked += tries - left
@@ -174,6 +173,12 @@ class PeakBalance:
     def _with_peak(self, placement: np.ndarray, tries: int) -> tuple[float, np.ndarray]:
         placement = self.refine(placement, tries)
         return float(self.peaks(placement).max()), placement
+
+    def _refined(self, kernel: Any, place: np.ndarray, tries: int) -> tuple[np.ndarray, int, np.ndarray]:
+        """The placement that compiled loops refine, the tries that are left, and the bytes held."""
+        state = kernel.make_state(place, self._devices, len(self._size))
+        left = loops(kernel.refine)(self._layout, state, tries, _WIDTHS, _LEAST_GAIN)
+        return state.found, left, state.held
 
     def _refine(self, place: np.ndarray, tries: int) -> tuple[np.ndarray, int]:
         """`refine` without Numba, by places in the order; returns the number of tries that are left, too."""
@@ -223,7 +228,7 @@ class PeakBalance:
             rows=graph.consumer_offset.copy(),
             readers=self._reader,
             temp=self._temp,
-            allowed=np.ascontiguousarray(self._allowed),
+            allowed=self._allowed.ravel(),
             group=self._group,
             bounds=self._bounds,
             members=self._by_group,
@@ -233,11 +238,12 @@ class PeakBalance:
 
     def _highest(self, place: np.ndarray) -> np.ndarray:
         """`peaks`, by places in the order."""
+        self.looked += 1
         note(placements=1)
+        kernel = self._kernel
         # A few passes over a small graph take less time than it takes to compile or load the loops.
-        if self._kernel is not None and len(place) * self._devices > _SMALL:
-            with interruptible():
-                return self._kernel.peaks(self._layout, place.astype(np.int64, copy=False))
+        if kernel is not None and (is_loaded(kernel.refine) or len(place) * self._devices > _SMALL):
+            return self._refined(kernel, place, 0)[2].reshape(self._devices, -1).max(axis=1, initial=0)
         return self._held(place).bytes.max(axis=1, initial=0)
 
     def _try(self, place: np.ndarray, held: Held, scale: float, group: int, device: int) -> float:
@@ -373,7 +379,25 @@ def least_peak_balance(
     Returns:
       The best one, the first on ties, and the refined cut of its order, ``[N]``.
     """
-    links, ops = Links.of(graph, numbers), np.argsort(numbers)
+    order, placement, looked = _least_balance(graph, cluster, numbers.astype(np.int64).tobytes(), tries)
+    note(placements=looked)  # Also if they are remembered: counts do not depend on earlier calls.
+    return PeakBalance(graph, cluster, order), placement
+
+
+@once_a_pair
+def _least_balance(
+    graph: ComputationGraph, cluster: Cluster, numbers: bytes, tries: int
+) -> tuple[np.ndarray, np.ndarray, int]:
+    """The order and the placement of `least_peak_balance`, and how many placements that took."""
+    given = np.frombuffer(numbers, np.int64)
+    links, ops = Links.of(graph, given), np.argsort(given)
     balances = [PeakBalance(graph, cluster, ops[make(links)]) for make in _ORDERS]
-    placements = [balance.refine(balance.cut(), tries) for balance in balances]
-    return min(zip(balances, placements, strict=True), key=lambda pair: float(pair[0].peaks(pair[1]).max()))
+    with uncounted():
+        placements = [balance.refine(balance.cut(), tries) for balance in balances]
+        peaks = [
+            float(balance.peaks(placement).max())
+            for balance, placement in zip(balances, placements, strict=True)
+        ]
+    best = peaks.index(min(peaks))
+    placements[best].setflags(write=False)
+    return balances[best].order, placements[best], sum(balance.looked for balance in balances)

@@ -5,7 +5,7 @@ import contextvars
 import dataclasses
 from collections.abc import Iterator
 
-__all__ = ["Work", "counting", "note"]
+__all__ = ["Work", "counting", "note", "uncounted"]
 
 
 @dataclasses.dataclass
@@ -42,6 +42,16 @@ def counting() -> Iterator[Work]:
             outer.schedules += work.schedules
             outer.placements += work.placements
             outer.parts.append(work)
+
+
+@contextlib.contextmanager
+def uncounted() -> Iterator[None]:
+    """A block whose work does not count: the caller notes it."""
+    token = _now.set(None)
+    try:
+        yield
+    finally:
+        _now.reset(token)
 
 
 def note(*, schedules: int = 0, placements: int = 0) -> None:

@@ -25,6 +25,7 @@ __all__ = [
     "counts_no_references",
     "for_loops",
     "installed",
+    "is_loaded",
     "load_array_functions",
     "loops",
     "only_borrows",
@@ -252,7 +253,12 @@ def _stays_in_python(function: Callable[..., Any], seconds: float) -> bool:
         return seconds <= _LOADING and _in_python[function] + seconds <= _WAITING
     if _in_python[function] + seconds > _COMPILING or not usable():
         return False
-    return not (getattr(compiled(function), "overloads", ()) or _is_kept(function))
+    return not (is_loaded(function) or _is_kept(function))
+
+
+def is_loaded(function: Callable[..., Any]) -> bool:
+    """Whether this process has compiled the function or read it from Numba's cache."""
+    return usable() and bool(getattr(compiled(function), "overloads", ()))
 
 
 @functools.cache
