@@ -13,14 +13,29 @@ import types
 
 import numpy as np
 import pytest
+from plain_loops import as_items, watched
 
 from regal_jax.datasets import generate
 from regal_jax.graph import Cluster
-from regal_jax.heuristics import insertion_kernel, list_climb, list_kernel, peaks, schedule_peaks
+from regal_jax.heuristics import (
+    insertion_kernel,
+    list_climb,
+    list_kernel,
+    order_costs,
+    order_peak,
+    order_windows,
+    peaks,
+    schedule_peaks,
+)
+from regal_jax.heuristics.heft import heft_schedule
 from regal_jax.heuristics.list_scheduling import MEMORY_RULES, TIME_RULES, list_schedule, quick_schedule
 from regal_jax.heuristics.list_search import ListSearchRun
 from regal_jax.heuristics.orders import lpmf_order
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
+from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.ordering import TopoformerConfig, make_order_inputs
+from regal_jax.ordering.relations import distinct_edges
+from regal_jax.policies.levels import levels, quantised, standing
 from regal_jax.runtime import compiling, pointers
 
 _CACHES = (compiling.installed, compiling.usable, peaks._kernel)
@@ -68,6 +83,33 @@ def test_without_numba_the_results_are_the_same(monkeypatch, nothing_known):
     again.run(60)
     assert again.history == search.history
     assert again.plan().timeline.op.tolist() == found.timeline.op.tolist()
+
+
+def test_loops_do_the_same_in_python_without_negative_indices(monkeypatch):
+    pytest.importorskip("numba")
+    cluster = Cluster.uniform(3, transfer="delay:latency=1")
+
+    def results():
+        graph = generate("layered", 60, 1)  # A new graph remembers nothing.
+        links, order = distinct_edges(graph), graph.topological_order
+        paths = levels(links.source, links.target, order, graph.runtime)
+        return [
+            *paths,
+            *standing(quantised(np.stack(paths[:2])), graph.runtime),
+            *heft_schedule(graph, cluster),
+            upward_rank(graph, cluster),
+            order_peak(graph, order),
+            order_windows.Profile(order_costs.order_costs(graph), order).peaks,
+            make_order_inputs([graph], TopoformerConfig(layers=1, eigenvectors=2)).features,
+        ]
+
+    monkeypatch.setattr(compiling, "_stays_in_python", lambda function, seconds: False)
+    compiled = results()
+    monkeypatch.setattr(compiling, "_stays_in_python", lambda function, seconds: True)
+    monkeypatch.setattr(compiling, "_lists", as_items)
+    monkeypatch.setattr(order_windows, "loops", watched)
+    for one, same in zip(results(), compiled, strict=True):
+        np.testing.assert_array_equal(one, same)
 
 
 def test_a_numba_that_refuses_is_told_of_once(monkeypatch, nothing_known):

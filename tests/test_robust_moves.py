@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from plain_loops import watched
 from strategies import random_graph
 
 from regal_jax import Cluster, GraphBuilder
@@ -86,20 +87,14 @@ def test_one_op(rows, count):
     assert bool(where.any()) == (rows * count > 0)
 
 
-def test_plain_python_moves_alike(monkeypatch):
+def test_loops_do_the_same_in_python_without_negative_indices(monkeypatch):
     graph = random_graph(np.random.default_rng(5), 12, 2)
     cluster = Cluster([np.inf] * 2, "delay", latency=0.5, bandwidth=4.0)
     sequence, devices = proposed(graph, cluster, 4, 1)
     limit = 1.3 * Candidates.of(graph, cluster, sequence, devices).makespan
     found = after_moves(graph, cluster, sequence, devices, limit)
 
-    def plain(argument):
-        if isinstance(argument, tuple):
-            return type(argument)(*map(plain, argument))
-        return argument.tolist() if isinstance(argument, np.ndarray) else argument
-
-    monkeypatch.setattr(module, "loops", lambda function: function)
-    monkeypatch.setattr(module, "for_loops", plain)
+    monkeypatch.setattr(module, "loops", watched)
     monkeypatch.setattr(module, "_shifts", module._shift)
     monkeypatch.setattr(module, "_is_short", module._time)
     again = after_moves(graph, cluster, sequence, devices, limit)

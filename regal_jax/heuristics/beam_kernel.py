@@ -3,7 +3,7 @@
 from collections import namedtuple
 from typing import Any, Final
 
-from regal_jax.runtime.compiling import part
+from regal_jax.runtime.compiling import only_borrows, part
 
 __all__ = ["BITS", "Beam", "Ops", "Picks", "children", "collect", "held_after", "rising"]
 
@@ -31,6 +31,7 @@ Picks = namedtuple("Picks", "parent op peak code held")
 """``[C]`` each, partial orders of the next length: parent, op, and the resulting state."""
 
 
+@only_borrows
 def rising(beam: Any, need: Any, value: Any, parent: Any, place: Any) -> int:
     """Finds the extensions that raise the peak, in the order of the beam; returns how many.
 
@@ -48,6 +49,7 @@ def rising(beam: Any, need: Any, value: Any, parent: Any, place: Any) -> int:
     return count
 
 
+@only_borrows
 def _same(ops: Any, beam: Any, i: int, o: int, k: int, v: int) -> bool:
     """Whether set ``i`` with op ``o`` equals set ``k`` with op ``v``."""
     a, b = i * beam.width, k * beam.width
@@ -66,6 +68,7 @@ def _same(ops: Any, beam: Any, i: int, o: int, k: int, v: int) -> bool:
 _is_same = part(_same)
 
 
+@only_borrows
 def _found(ops: Any, beam: Any, table: Any, picks: Any, count: int, i: int, o: int) -> bool:
     """Whether set ``i`` with op ``o`` is new; if so it is recorded as pick ``count``."""
     code = beam.code[i] ^ ops.code[o]
@@ -86,6 +89,7 @@ def _found(ops: Any, beam: Any, table: Any, picks: Any, count: int, i: int, o: i
 _is_found = part(_found)
 
 
+@only_borrows
 def collect(
     ops: Any, beam: Any, need: Any, value: Any, parent: Any, place: Any, limit: int, rest: bool,
     state: Any, table: Any, picks: Any, most: int, ties: bool,
@@ -138,6 +142,7 @@ def collect(
     return count >= most and (i < len(beam.held) or r < len(value))
 
 
+@only_borrows
 def _freed(costs: Any, ops: Any, beam: Any, i: int, o: int) -> int:
     """Bytes of the inputs of ``o`` whose last reader it is after set ``i``."""
     total = 0
@@ -160,6 +165,7 @@ def _freed(costs: Any, ops: Any, beam: Any, i: int, o: int) -> int:
 _are_freed = part(_freed)
 
 
+@only_borrows
 def held_after(costs: Any, ops: Any, beam: Any, picks: Any, count: int) -> None:
     """Sets ``held`` of the first ``count`` picks."""
     for c in range(count):
@@ -167,6 +173,7 @@ def held_after(costs: Any, ops: Any, beam: Any, picks: Any, count: int) -> None:
         picks.held[c] = beam.held[i] + costs.kept[o] - _are_freed(costs, ops, beam, i, o)
 
 
+@only_borrows
 def children(
     costs: Any, ops: Any, beam: Any, picks: Any, bounds: Any, ready: Any, words: Any, first: int, width: int,
     all_run: Any, any_run: Any,

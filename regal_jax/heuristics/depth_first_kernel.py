@@ -3,7 +3,7 @@
 from collections import namedtuple
 from typing import Any, Final
 
-from regal_jax.runtime.compiling import part
+from regal_jax.runtime.compiling import only_borrows, part
 
 __all__ = ["ALL_SEEN", "READY_FULL", "SETS_FULL", "SPENT", "Known", "Walk", "go_on", "rehash"]
 
@@ -39,6 +39,7 @@ Attributes:
 """
 
 
+@only_borrows
 def rehash(known: Any, count: int) -> None:
     """Fills an empty table with the first ``count`` sets."""
     last = len(known.table) - 1
@@ -49,6 +50,7 @@ def rehash(known: Any, count: int) -> None:
         known.table[slot] = (known.code[k] - (known.code[k] & last)) | k
 
 
+@only_borrows
 def _improved(known: Any, words: Any, code: int, value: int, count: int, store: bool) -> int:
     """Records that the set was reached with the peak ``value``.
 
@@ -82,6 +84,7 @@ def _improved(known: Any, words: Any, code: int, value: int, count: int, store: 
 _is_improved = part(_improved)
 
 
+@only_borrows
 def go_on(costs: Any, ops: Any, at: Any, known: Any, ready: Any, steps: int, last_sets: bool) -> int:
     """Continues the walk, depth first.
 

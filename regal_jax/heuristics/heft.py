@@ -16,7 +16,7 @@ from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.list_scheduling import layout_of
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.work import note
-from regal_jax.runtime.compiling import run_loops
+from regal_jax.runtime.compiling import only_borrows, run_loops
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["graham_schedule", "heft_schedule"]
@@ -59,6 +59,7 @@ def _heft(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarray, np.nda
     return np.array(place), _in_time_order(graph, start, finish)
 
 
+@only_borrows
 def _insert(
     order: Any, input_rows: Any, inputs: Any, producer: Any, after_rows: Any, after: Any,
     runtime: Any, cost: Any, link: Any, links: int, leader: Any, allowed: Any,

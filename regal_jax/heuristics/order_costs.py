@@ -9,7 +9,7 @@ import numpy as np
 
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.links import Links
-from regal_jax.runtime.compiling import for_loops, loops, run_loops, usable
+from regal_jax.runtime.compiling import for_loops, loops, only_borrows, run_loops, usable
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
@@ -96,6 +96,7 @@ def order_peak(graph: ComputationGraph, order: np.ndarray) -> int:
     return int(run_loops(peak, costs, order.astype(np.int64), costs.readers.copy(), seconds=seconds))
 
 
+@only_borrows
 def peak(costs: Any, order: Any, left: Any) -> int:
     """`order_peak` as loops. ``left [T]`` begins as `OrderCosts.readers` and is written to."""
     held = highest = costs.start
@@ -143,6 +144,7 @@ def least_random_order(
     return np.array(best, dtype=np.int64)
 
 
+@only_borrows
 def kahn(costs: Any, draws: Any, waiting: Any, order: Any) -> None:
     """Sets ``order [N]``: at each step the ready op that the draw in [0, 1) selects.
 

@@ -14,7 +14,7 @@ from regal_jax.heuristics.beam_kernel import BITS
 from regal_jax.heuristics.order_beam import Field, Start
 from regal_jax.heuristics.order_costs import OrderCosts, lent, order_costs
 from regal_jax.heuristics.orders import bfs_order
-from regal_jax.runtime.compiling import for_loops, loops
+from regal_jax.runtime.compiling import for_loops, loops, only_borrows
 
 __all__ = ["Beginning", "Profile"]
 
@@ -65,6 +65,7 @@ class Profile:
         return Profile(self.costs, order)
 
 
+@only_borrows
 def _profile(costs: Any, order: Any, left: Any, peaks: Any, held: Any, step: Any, freed: Any) -> None:
     """Sets the arrays of a `Profile`. ``left [T]`` is initially `OrderCosts.readers` and is modified."""
     for t in range(len(freed)):

@@ -12,7 +12,7 @@ from regal_jax.graph import (
     once_a_pair,
     runtime_matrix,
 )
-from regal_jax.runtime.compiling import run_loops
+from regal_jax.runtime.compiling import only_borrows, run_loops
 
 __all__ = ["mean_runtime", "shortest_paths", "upward_rank"]
 
@@ -62,6 +62,7 @@ def _costs(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     return mean_transfer_times(graph, cluster) if cluster.num_devices > 1 else np.zeros(graph.num_tensors)
 
 
+@only_borrows
 def _rank(
     rank: Any, ops: Any, runtime: Any, cost: Any, outputs: Any, consumers: Any, reader: Any,
     controls: Any, target: Any,

@@ -14,7 +14,7 @@ from regal_jax.graph import ComputationGraph
 from regal_jax.ordering.config import TopoformerConfig
 from regal_jax.ordering.eigenvectors import laplacian_eigenvectors
 from regal_jax.ordering.relations import SMALL, Links, distinct_edges, relation_matrix
-from regal_jax.runtime.compiling import run_loops
+from regal_jax.runtime.compiling import only_borrows, run_loops
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["FEATURES", "OrderInputs", "make_order_inputs"]
@@ -142,6 +142,7 @@ def _features(graph: ComputationGraph, links: Links) -> np.ndarray:
     return (columns / np.where(largest > 0, largest, 1)).T
 
 
+@only_borrows
 def _hops(fewest: Any, most: Any, order: Any, offset: Any, neighbour: Any) -> Any:
     """Fewest and most edges to each op from ops without neighbours; ``order`` has neighbours first."""
     for o in order:

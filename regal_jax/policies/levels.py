@@ -4,7 +4,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from regal_jax.runtime.compiling import run_loops
+from regal_jax.runtime.compiling import only_borrows, run_loops
 
 __all__ = ["Levels", "levels", "quantised", "standing"]
 
@@ -48,6 +48,7 @@ def levels(sender: np.ndarray, receiver: np.ndarray, order: np.ndarray, runtime:
     return Levels(np.array(top), np.array(below) + runtime, np.array(depth), np.array(height))
 
 
+@only_borrows
 def _longest(start: Any, end: Any, depth: Any, sender: Any, receiver: Any, time: Any) -> Any:
     """Writes for each op the largest sum of times before it to ``start`` and of edges to ``depth``."""
     for o in range(len(time)):
@@ -91,6 +92,7 @@ def standing(level: np.ndarray, mass: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return np.array(rank).reshape(level.shape), np.array(share).reshape(level.shape)
 
 
+@only_borrows
 def _standing(rank: Any, share: Any, work: Any, level: Any, order: Any, mass: Any) -> Any:
     """`standing`, row after row, into ``rank`` and ``share``."""
     n = len(mass)

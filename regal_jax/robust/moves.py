@@ -10,7 +10,7 @@ import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
 from regal_jax.robust.timing import predecessors
-from regal_jax.runtime.compiling import for_loops, loops, part
+from regal_jax.runtime.compiling import for_loops, loops, only_borrows, part
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["moved"]
@@ -114,6 +114,7 @@ def _edges(graph: ComputationGraph) -> Any:
     return _Edges(*(a.astype(np.int64) for a in (into, before, tensor, outof, reader[by_source])))
 
 
+@only_borrows
 def _shift(sequence: Any, place: Any, here: int, there: int) -> None:
     """Moves the op at one place to another; the ops between them move by one place."""
     op = sequence[here]
@@ -128,6 +129,7 @@ def _shift(sequence: Any, place: Any, here: int, there: int) -> None:
 _shifts = part(_shift)
 
 
+@only_borrows
 def _time(edges: Any, costs: Any, at: Any, first: int, limit: float) -> bool:
     """Computes `trial` of the ops from place ``first``; stops with ``False`` where one exceeds the limit."""
     d = len(at.clock)
@@ -155,6 +157,7 @@ def _time(edges: Any, costs: Any, at: Any, first: int, limit: float) -> bool:
 _is_short = part(_time)
 
 
+@only_borrows
 def _move(edges: Any, costs: Any, at: Any, limit: float, draws: Any) -> Any:
     """``(sequence, device)`` after moves with draws uniform on [0, 1), three for each: op, place, device."""
     sequence, device, place = at.sequence, at.device, at.place
