@@ -22,6 +22,8 @@ from regal_jax.storage.atomic import write_atomically
 __all__ = ["LINKS", "add_arguments", "child", "run"]
 
 LINKS: Final = ("pcie4x16", "free")
+_OBJECTIVES: Final = ("makespan", "peak-memory")
+_SETTINGS: Final = ("graphs", "least", "most", "method", "objective", "evaluations")
 _FAMILIES: Final = ("erdos-renyi", "layered")
 _CALLS: Final = ("first call, empty caches", "first call, second process", "again in the same process")
 
@@ -35,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--least", type=count, default=60, metavar="N", help="ops (default 60)")
     parser.add_argument("--most", type=count, default=400, metavar="N", help="ops (default 400)")
     parser.add_argument("--method", default="auto", help="(default auto)")
+    parser.add_argument("--objective", default="makespan", choices=_OBJECTIVES, help="(default makespan)")
     parser.add_argument("--evaluations", type=count, default=5000, help="of each graph (default 5000)")
     parser.add_argument("--out", metavar="FILE", help="save the rows as JSON")
 
@@ -43,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     """Makes the table; returns the exit code."""
     rows = []
     for links in args.links:
-        task = {key: getattr(args, key) for key in ("graphs", "least", "most", "method", "evaluations")}
+        task = {key: getattr(args, key) for key in _SETTINGS}
         with tempfile.TemporaryDirectory() as folder:
             results = [_process({**task, "links": links, "calls": calls}, folder) for calls in (1, 2)]
         calls = [result["calls"] for result in results]
@@ -71,8 +74,8 @@ def child(task: dict[str, Any]) -> dict[str, Any]:
     """Calls `regal_jax.optimize_many`.
 
     Args:
-      task: ``graphs``, their number; ``least`` and ``most`` ops; ``links``; ``method``; ``evaluations`` of
-        each graph; ``calls``, how often.
+      task: ``graphs``, their number; ``least`` and ``most`` ops; ``links``; ``method``; ``objective``;
+        ``evaluations`` of each graph; ``calls``, how often.
 
     Returns:
       ``imports`` in seconds, and for each of the ``calls`` its ``seconds``, ``processor`` seconds of all
@@ -89,7 +92,12 @@ def child(task: dict[str, Any]) -> dict[str, Any]:
     for _ in range(task["calls"]):
         began, processor = time.perf_counter(), time.process_time()
         plans = optimize_many(
-            graphs, cluster, method=task["method"], evaluations=task["evaluations"], progress=False
+            graphs,
+            cluster,
+            method=task["method"],
+            objective=task["objective"],
+            evaluations=task["evaluations"],
+            progress=False,
         )
         seconds, processor = time.perf_counter() - began, time.process_time() - processor
         shown = repr([(plan.placement.tolist(), plan.timeline.op.tolist()) for plan in plans])

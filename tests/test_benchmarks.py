@@ -519,11 +519,12 @@ def test_various_plans_are_valid_and_differ():
     assert len({plan.placement.tobytes() for plan in plans}) >= 4
 
 
-def test_first_plans(monkeypatch, tmp_path, capsys):
+@pytest.mark.parametrize(("method", "objective"), [("heft", "makespan"), ("peak-balance", "peak-memory")])
+def test_first_plans(method, objective, monkeypatch, tmp_path, capsys):
     # Without the two processes for each kind of links.
     monkeypatch.setattr(first_plan, "_process", lambda task, folder: first_plan.child(task))
     out = tmp_path / "rows.json"
-    few = ["--graphs", "2", "--least", "5", "--most", "8", "--method", "heft"]
+    few = ["--graphs", "2", "--least", "5", "--most", "8", "--method", method, "--objective", objective]
     assert main(["first-plan", *few, "--out", str(out)]) == 0
     rows = json.loads(out.read_text())
     assert [row["links"] for row in rows] == ["pcie4x16"] * 3 + ["free"] * 3
