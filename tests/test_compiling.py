@@ -98,6 +98,7 @@ def test_loops_do_the_same_in_python_without_negative_indices(monkeypatch):
             *standing(quantised(np.stack(paths[:2])), graph.runtime),
             *heft_schedule(graph, cluster),
             upward_rank(graph, cluster),
+            lpmf_order(graph),
             order_peak(graph, order),
             order_windows.Profile(order_costs.order_costs(graph), order).peaks,
             make_order_inputs([graph], TopoformerConfig(layers=1, eigenvectors=2)).features,

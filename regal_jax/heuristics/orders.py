@@ -12,7 +12,7 @@ import numpy as np
 
 from regal_jax.graph import ComputationGraph, once_a_pair
 from regal_jax.heuristics.links import Links
-from regal_jax.runtime.compiling import run_loops
+from regal_jax.runtime.compiling import only_borrows, run_loops
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["bfs_order", "dfs", "dfs_order", "given_order", "lpmf", "lpmf_order", "random_order"]
@@ -102,8 +102,13 @@ def lpmf(links: Links) -> np.ndarray:
         [len(row) for row in links.before],
         *_flat(links.after),
     )
-    numbers = (np.array(each, dtype=np.int64) for each in lists)
-    return np.array(run_loops(_lpmf, *numbers, seconds=_LPMF_SECONDS * len(need)), dtype=np.int64)
+    numbers = [np.array(each, dtype=np.int64) for each in lists]
+    count = len(need)
+    leaves = 1 << max(count - 1, 0).bit_length()
+    # Ops that change at once: all that are ready, or an op, its successors, and a reader of each input.
+    most = count + 1 + len(links.size) + max(map(len, links.after), default=0)
+    arrays = *(np.zeros(count, np.int64) for _ in range(4)), np.zeros(most, np.int64), np.full(2 * leaves, -1)
+    return np.array(run_loops(_lpmf, *numbers, *arrays, seconds=_LPMF_SECONDS * count), dtype=np.int64)
 
 
 def _flat(rows: list[list[int]]) -> tuple[list[int], list[int]]:
@@ -111,35 +116,33 @@ def _flat(rows: list[list[int]]) -> tuple[list[int], list[int]]:
     return list(itertools.accumulate(map(len, rows), initial=0)), list(itertools.chain.from_iterable(rows))
 
 
+@only_borrows
 def _lpmf(
     need: Any, kept: Any, by_need: Any, size: Any, spared: Any, left: Any, readers: Any,
     input_rows: Any, inputs: Any, waiting: Any, after_rows: Any, after: Any,
-) -> list[int]:  # fmt: skip
-    """`lpmf` in loops over lists, or over arrays once compiled.
+    order: Any, rank: Any, freed: Any, ready: Any, changed: Any, tree: Any,
+) -> Any:  # fmt: skip
+    """`lpmf` in loops, into ``order``. It and the arguments after it have zeros, ``tree`` has -1.
 
     The ready ops are leaves of a binary tree, sorted by the memory that they need. Every node stores the best
     op below it, so the op of least growth below a limit is found in logarithmic time.
     """
-    count = len(need)
-    leaves = 1
-    while leaves < count:
-        leaves *= 2
-    tree, rank, freed = [-1] * (2 * leaves), [0] * count, [0] * count
+    count, leaves = len(need), len(tree) // 2
     for r in range(count):
         rank[by_need[r]] = r
+    fresh = 0
     for o in range(count):
         for j in range(input_rows[o], input_rows[o + 1]):
             if left[inputs[j]] == 1 and spared[inputs[j]]:
                 freed[o] += size[inputs[j]]
-    changed = [o for o in range(count) if waiting[o] == 0]
-    order = [0] * 0
-    ready = [False] * count
-    for o in changed:
-        ready[o] = True
-    held = 0
-    peak = 0
-    while True:
-        for o in changed:
+        if waiting[o] == 0:
+            ready[o] = 1
+            changed[fresh] = o
+            fresh += 1
+    held = peak = 0
+    for step in range(count):
+        for i in range(fresh):
+            o = changed[i]
             node = leaves + rank[o]
             tree[node] = o if ready[o] else -1
             while node > 1:
@@ -154,8 +157,6 @@ def _lpmf(
                 if a == tree[node] and a != o:
                     break  # Nothing above depends on the op.
                 tree[node] = a
-        if len(order) == count:
-            return order
         # The number of leaves whose need stays below the peak.
         low, high = 0, count
         while low < high:
@@ -167,8 +168,10 @@ def _lpmf(
         best = -1
         left_end, right_end = leaves, leaves + low
         while left_end < right_end:
-            for node in (left_end * (left_end & 1), (right_end - 1) * (right_end & 1)):
-                o = tree[node] if node else -1
+            for side in range(2):
+                # At an odd bound is a node whose parent has leaves outside of the range.
+                bound = left_end if side == 0 else right_end
+                o = tree[bound - side] if bound & 1 else -1
                 if o >= 0 and (
                     best < 0
                     or kept[o] - freed[o] < kept[best] - freed[best]
@@ -181,9 +184,10 @@ def _lpmf(
             while node < leaves:
                 node = 2 * node if tree[2 * node] >= 0 else 2 * node + 1
             best = tree[node]
-        order.append(best)
-        ready[best] = False
-        changed = [best]
+        order[step] = best
+        ready[best] = 0
+        changed[0] = best
+        fresh = 1
         peak = max(peak, held + need[best])
         held += kept[best] - freed[best]
         for j in range(input_rows[best], input_rows[best + 1]):
@@ -193,9 +197,12 @@ def _lpmf(
             if left[t] == 1 and spared[t]:
                 freed[readers[t]] += size[t]
                 if ready[readers[t]]:
-                    changed.append(readers[t])
+                    changed[fresh] = readers[t]
+                    fresh += 1
         for j in range(after_rows[best], after_rows[best + 1]):
             waiting[after[j]] -= 1
             if waiting[after[j]] == 0:
-                ready[after[j]] = True
-                changed.append(after[j])
+                ready[after[j]] = 1
+                changed[fresh] = after[j]
+                fresh += 1
+    return order
