@@ -14,6 +14,7 @@ from work import lines_of
 
 from regal_jax.errors import GraphError
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
+from regal_jax.graph.topology import stable_order
 from regal_jax.plan import Plan, insert_transfers
 from regal_jax.runtime import compiling
 
@@ -349,3 +350,11 @@ def test_importing_graph_and_plan_loads_neither_jax_nor_matplotlib():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("count", [1, 7, 2**16, 2**16 + 1])
+def test_stable_order(count):
+    ids = np.random.default_rng(count).integers(count, size=500)
+    ids[::3] = count - 1
+    assert stable_order(ids, count).tolist() == sorted(range(500), key=ids.__getitem__)
+    assert stable_order(ids[:0], count).tolist() == []

@@ -4,7 +4,7 @@ import heapq
 
 import numpy as np
 
-__all__ = ["find_cycle", "offsets", "rows", "successors", "topological_order"]
+__all__ = ["find_cycle", "offsets", "rows", "stable_order", "successors", "topological_order"]
 
 
 def offsets(sorted_ids: np.ndarray, count: int) -> np.ndarray:
@@ -12,9 +12,15 @@ def offsets(sorted_ids: np.ndarray, count: int) -> np.ndarray:
     return np.searchsorted(sorted_ids, np.arange(count + 1)).astype(np.int64)
 
 
+def stable_order(ids: np.ndarray, count: int) -> np.ndarray:
+    """The places of ids from 0 to ``count - 1`` in ascending order; equal ids stay in their order."""
+    # NumPy sorts 16 bits by their digits, in a tenth of the time.
+    return np.argsort(ids.astype(np.uint16) if count <= 2**16 else ids, kind="stable")
+
+
 def rows(row: np.ndarray, item: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """``(offset [count + 1], item)``: the items row by row; items of one row keep their order."""
-    order = np.argsort(row, kind="stable")
+    order = stable_order(row, count)
     return offsets(row[order], count), item[order]
 
 

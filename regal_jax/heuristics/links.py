@@ -8,14 +8,14 @@ from typing import Self
 import numpy as np
 
 from regal_jax.graph import ComputationGraph
-from regal_jax.graph.topology import rows
+from regal_jax.graph.topology import rows, stable_order
 
 __all__ = ["Freeing", "Links"]
 
 
 def _rows(count: int, row: np.ndarray, item: np.ndarray) -> list[list[int]]:
     """The items of each row from 0 to ``count``, ascending."""
-    ascending = np.argsort(item, kind="stable")
+    ascending = stable_order(item, int(item.max(initial=0)) + 1)
     bounds, flat = (array.tolist() for array in rows(row[ascending], item[ascending], count))
     return [flat[a:b] for a, b in itertools.pairwise(bounds)]
 

@@ -72,7 +72,8 @@ def distinct_edges(graph: ComputationGraph) -> Links:
         graph.edge_op * n + graph.edge_producer,
         graph.control_target * n + graph.control_source,
     ])  # fmt: skip
-    target, source = np.divmod(np.unique(pair), n)
+    pair.sort()
+    target, source = np.divmod(pair[np.diff(pair, prepend=-1) > 0], n)
     return Links(source, target, offsets(target, n))
 
 
