@@ -36,17 +36,19 @@ from regal_jax import (
 )
 from regal_jax.cli import main
 from regal_jax.datasets import generate
-from regal_jax.errors import ConfigError, InfeasiblePlanWarning
+from regal_jax.errors import ConfigError, InfeasiblePlanWarning, PlanError
 from regal_jax.experiments import EvaluationConfig, report, run_evaluation
-from regal_jax.heuristics import HEURISTICS, list_scheduling, run_heuristic
+from regal_jax.heuristics import HEURISTICS, HostSearch, list_scheduling, run_heuristic
 from regal_jax.plan import Objective, Plan, PlanStatus
 from regal_jax.policies import Policy, PolicyConfig, save_policy
 from regal_jax.problem import make_problem
 from regal_jax.search import Status
 from regal_jax.solve import graph_keys
 from regal_jax.solvers import (
+    Constructive,
     Entry,
     Guide,
+    HostSolver,
     Instance,
     Solver,
     parse_settings,
@@ -625,3 +627,89 @@ def test_graphs_are_planned_together_as_they_are_alone():
     for graph, plan in zip(graphs, together, strict=True):
         (alone,) = optimize_many([graph], ONE, **options)
         np.testing.assert_array_equal(plan.timeline.op, alone.timeline.op)
+
+
+GRAPH, TWO = generate("layered", 15, seed=0), Cluster.uniform(2)
+
+
+def wrong_plans():
+    """Plans that no solver may return for `GRAPH` on `TWO`, and what is said of them."""
+    good = run_heuristic("partition-dfs", GRAPH, TWO)
+    short = dataclasses.replace(good, timeline=dataclasses.replace(good.timeline, makespan=1.0))
+    slim = dataclasses.replace(
+        good, timeline=dataclasses.replace(good.timeline, peak_memory=np.zeros(2, int))
+    )
+    other = run_heuristic("partition-dfs", generate("layered", 16, seed=0), TWO)
+    return {
+        "nothing": (None, "returned a NoneType; return a Plan"),
+        "short": (short, "states a makespan of 1 .* its replay gives"),
+        "slim": (slim, "its replay gives"),
+        "other graph": (other, "the plan is for graph"),
+        "other cluster": (run_heuristic("partition-dfs", GRAPH, Cluster.uniform(3)), "for another cluster"),
+    }
+
+
+WRONG = wrong_plans()
+
+
+@dataclasses.dataclass(frozen=True)
+class Made(Constructive):
+    """Returns given plans."""
+
+    name = "made"
+    plans: tuple = ()
+    together = 4
+
+    def construct(self, instance):
+        return self.plans[0]
+
+    def construct_all(self, instances):
+        return list(self.plans)
+
+
+class Stands(HostSearch):
+    """A search with a given plan."""
+
+    found = None
+
+    def run(self, evaluations, ends=None, goal=-np.inf):
+        self.evaluations += evaluations
+
+    def plan(self):
+        return self.found
+
+
+@dataclasses.dataclass(frozen=True)
+class Searches(HostSolver):
+    """Begins `Stands`, or what is given in its place."""
+
+    name = "searches"
+    found: object = None
+    begun: object = Stands
+
+    def begin(self, instance):
+        if self.begun is not Stands:
+            return self.begun
+        search = Stands(instance.graph, instance.cluster, instance.seed)
+        search.found = self.found
+        return search
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_plan_of_a_solver_is_replayed(name):
+    plan, message = WRONG[name]
+    with pytest.raises(PlanError, match=f"made: .*{message}") as caught:
+        optimize(GRAPH, TWO, method=Made((plan,)))
+    assert "\n" not in str(caught.value)
+    if plan is not None:
+        with pytest.raises(PlanError, match=f"searches: .*{message}"):
+            optimize(GRAPH, TWO, method=Searches(plan), evaluations=10)
+
+
+def test_a_solver_returns_one_plan_for_each_graph():
+    plan = run_heuristic("partition-dfs", GRAPH, TWO)
+    assert optimize(GRAPH, TWO, method=Made((plan,))).makespan == plan.makespan
+    with pytest.raises(PlanError, match="made: construct_all returned 1 plans for 2 graphs; return one each"):
+        optimize_many([GRAPH, GRAPH], TWO, method=Made((plan,)))
+    with pytest.raises(ConfigError, match="searches: begin returned a int; return a HostSearch"):
+        optimize(GRAPH, TWO, method=Searches(begun=3), evaluations=10)

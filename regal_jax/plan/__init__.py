@@ -12,7 +12,7 @@ from regal_jax.plan.fitness import plan_fitness
 from regal_jax.plan.limits import ROUNDING, meets_bound, why_impossible
 from regal_jax.plan.order_bound import Lives, least_peak, order_bound
 from regal_jax.plan.plan import Plan, PlanStatus
-from regal_jax.plan.replay import Timeline, replay, transfer_event
+from regal_jax.plan.replay import Timeline, outcome, replay, transfer_event
 from regal_jax.plan.schedule import insert_transfers, needed_transfers
 from regal_jax.plan.verify import check_graph, verify
 
@@ -40,6 +40,7 @@ __all__ = [
     "meets_bound",
     "needed_transfers",
     "order_bound",
+    "outcome",
     "parallelism",
     "plan_fitness",
     "replay",

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HostSearch, counting, run_heuristic
 from regal_jax.plan import ROUNDING, Contraction, Plan, contract_for, lower_bound
@@ -13,6 +14,7 @@ from regal_jax.search import Status, status_of
 from regal_jax.solve import graph_identities
 from regal_jax.solvers import HostSolver, HostStage, Instance
 from regal_jax.solvers.loop import turns
+from regal_jax.solvers.loop.replayed import replayed
 from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.loop.turns import Turn
 
@@ -94,14 +96,19 @@ class HostRun:
                 self._search, evaluations, turns.most_steps(contracted=False) if while_it_pays else None
             )
         found = None if self._search is None else self._search.plan()
-        plans += [] if found is None else [found]
+        plans += [] if found is None else [replayed(found, *self._pair, self._solver.name)]
         plans.sort(key=lambda plan: plan.sort_key)
         best = known[0] if known else None
         gained = turns.improves(best, plans[0] if plans else None)
         return watch.turn(self._stage, tuple(plans), evaluations, shown, gained=gained)
 
     def _begin(self, graph: ComputationGraph, cluster: Cluster, starts: Sequence[Plan]) -> HostSearch:
-        return self._solver.begin(instance_of(graph, cluster, self._settings, starts, seconds=self._seconds))
+        instance = instance_of(graph, cluster, self._settings, starts, seconds=self._seconds)
+        search = self._solver.begin(instance)
+        if not isinstance(search, HostSearch):
+            kind = type(search).__name__
+            raise ConfigError(f"{self._solver.name}: begin returned a {kind}; return a HostSearch")
+        return search
 
     def _race(
         self, contraction: Contraction, known: Sequence[Plan], evaluations: int, watch: "_Watch"

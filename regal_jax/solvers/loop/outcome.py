@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from regal_jax.encoding import Proposal, genes_to_keys
+from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS, Work, counting
 from regal_jax.plan import Objective, Plan, decode_order, decode_placement
@@ -18,6 +19,7 @@ from regal_jax.solve import CHROMOSOME, timeline_of
 from regal_jax.solvers import Constructive, HostStage
 from regal_jax.solvers.loop.batches import Batch
 from regal_jax.solvers.loop.host_turns import instance_of
+from regal_jax.solvers.loop.replayed import replayed
 from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.loop.turns import Turn, improves
 
@@ -53,15 +55,24 @@ def constructed_plans(
     """The plans of a constructive solver, within the seconds that are left.
 
     Graphs that it plans together share their total time and work equally.
+
+    Raises:
+      PlanError: It returned anything but one valid plan for each graph.
     """
     clock = Deadline()
     with counting() as work:
         plans = solver.construct_all([instance_of(*pair, settings, seconds=seconds) for pair in pairs])
     took = clock.spent / len(pairs)
     spent = {"seconds": round(took, 3), "work": _counts(work, len(pairs))}
+    if not isinstance(plans, Sequence) or len(plans) != len(pairs):
+        count = f"{len(plans)} plans" if isinstance(plans, Sequence) else f"a {type(plans).__name__}"
+        raise PlanError(
+            f"{solver.name}: construct_all returned {count} for {len(pairs)} graphs; return one each"
+        )
+    made = [replayed(plan, *pair, solver.name) for plan, pair in zip(plans, pairs, strict=True)]
     return [
         dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance, **spent})
-        for plan in plans
+        for plan in made
     ]
 
 

@@ -1,0 +1,37 @@
+"""Plans that a solver returns are replayed before anybody sees them."""
+
+from typing import Any
+
+import numpy as np
+
+from regal_jax.errors import PlanError
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.plan import Plan, check_graph, outcome
+
+__all__ = ["replayed"]
+
+
+def replayed(plan: Any, graph: ComputationGraph, cluster: Cluster, solver: str) -> Plan:
+    """``plan`` itself, if it is one of the graph on the cluster and its exact replay gives its numbers.
+
+    Raises:
+      PlanError: It is not; the message names the solver.
+    """
+    if not isinstance(plan, Plan):
+        raise PlanError(
+            f"{solver}: returned a {type(plan).__name__}; return a Plan, e.g. of Plan.from_events"
+        )
+    try:
+        check_graph(plan, graph)
+        if plan.cluster != cluster:
+            raise PlanError("the plan is for another cluster than that of the instance")
+        makespan, peaks = outcome(graph, cluster, plan.placement, plan.event_ids(graph))
+    except PlanError as error:
+        raise PlanError(f"{solver}: returned a plan that is not valid: {error}") from None
+    if makespan != plan.makespan or not np.array_equal(peaks, plan.peak_memory):
+        raise PlanError(
+            f"{solver}: its plan states a makespan of {plan.makespan:g} and peaks of "
+            f"{plan.peak_memory.tolist()}, its replay gives {makespan:g} and {peaks.tolist()}; make plans "
+            "with Plan.from_events"
+        )
+    return plan
