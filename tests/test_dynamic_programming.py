@@ -11,7 +11,7 @@ from strategies import instances, random_graph
 
 from regal_jax import ApproximateDp, Cluster, DepthFirstDp, GraphBuilder, RandomOrders, optimize
 from regal_jax.datasets import generate
-from regal_jax.errors import ConfigError
+from regal_jax.errors import ConfigError, PlanError
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics import (
     approximate_dp,
@@ -293,3 +293,19 @@ class TestTheMethods:
     def test_impossible_settings(self, make: object, said: str) -> None:
         with pytest.raises(ConfigError, match=said):
             make()  # pyright: ignore[reportCallIssue]
+
+
+def test_what_is_no_order_has_no_peak() -> None:
+    graph = generate("erdos-renyi", 15, seed=0)
+    order = graph.topological_order
+    assert order_peak(graph, order.tolist()) == order_peak(graph, order)
+    for wrong in (order - 3, order + 10**6, np.zeros(15, int), order[:12], order[:0]):
+        with pytest.raises(PlanError, match="give each of the 15 ops of 'erdos-renyi-15-0' once"):
+            order_peak(graph, wrong)
+    with pytest.raises(PlanError, match=r"order: op .* is before .*, for which it waits"):
+        order_peak(graph, order[::-1])
+    with pytest.raises(PlanError, match="order: give whole numbers in one row"):
+        order_peak(graph, order + 0.5)
+    for count in (0, -1, 1.5, "x"):
+        with pytest.raises(ConfigError, match="random orders: count"):
+            least_random_order(graph, count)

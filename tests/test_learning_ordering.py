@@ -547,6 +547,13 @@ def test_settings_that_cannot_be(document, said):
 # Orders of a network with the autoregressive decoder ------------------------------------------------
 
 
+def test_every_graph_needs_a_key():
+    model = Topoformer(MODEL, rngs=nnx.Rngs(0))
+    for keys in (jax.random.split(jax.random.key(0), 1), jax.random.key(0), 3):
+        with pytest.raises(ConfigError, match="keys: "):
+            decode_orders(model, [chain(3)] * 2, keys)
+
+
 # By default such networks order graphs in test_topological_order.py.
 @pytest.mark.slow
 def test_a_network_with_the_autoregressive_decoder_orders_graphs(tmp_path):

@@ -582,3 +582,18 @@ def test_compiled_or_not_the_replay_is_the_same(instance, chance):
     plain = execute(*lists)
     for ours, theirs in zip(compiled, plain, strict=True):
         np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    "wrong", [np.full(3, 0.9), [[0], [0, 0]], None, "x", np.zeros((3, 1), int), [None] * 3]
+)
+def test_anything_but_whole_numbers_in_a_row_is_refused(wrong):
+    builder = GraphBuilder()
+    for i in range(3):
+        builder.add_op(f"op{i}", runtime=1)
+    graph, cluster = builder.build(), Cluster.uniform(2, transfer="free")
+    for places, events in ((wrong, range(3)), (np.zeros(3, int), wrong)):
+        with pytest.raises(PlanError, match="give whole numbers in one row"):
+            replay(graph, cluster, places, events)
+    with pytest.raises(PlanError, match="placement: give whole numbers"):
+        Plan.from_events(graph, cluster, wrong, range(3))

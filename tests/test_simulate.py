@@ -320,6 +320,15 @@ def test_refusals():
         simulate(problem, decisions._replace(priority=decisions.priority[..., :-1]))
     with pytest.raises(ConfigError, match="placement has shape"):
         simulate(problem, decisions._replace(placement=jnp.zeros((3, 5, 1), jnp.int32)))
+    placement = decisions.placement
+    for wrong in (placement + 100, placement - 3):
+        with pytest.raises(ConfigError, match=r"an op is placed on device -?[0-9]+; there are"):
+            simulate(problem, decisions._replace(placement=wrong))
+    with pytest.raises(ConfigError, match="placement is float32; give int32"):
+        simulate(problem, decisions._replace(placement=placement.astype(jnp.float32)))
+    expected = simulate(problem, decisions).makespan
+    found = simulate(problem, decisions._replace(placement=placement.astype(jnp.uint8))).makespan
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_the_platform_of_the_program_chooses(monkeypatch):

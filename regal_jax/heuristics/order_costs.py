@@ -7,8 +7,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from regal_jax.checks import check_whole
+from regal_jax.errors import PlanError
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.links import Links
+from regal_jax.plan.replay import as_ids
 from regal_jax.runtime.compiling import for_loops, loops, only_borrows, run_loops, usable
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
@@ -90,10 +93,26 @@ def lent(array: np.ndarray) -> Any:
 
 
 def order_peak(graph: ComputationGraph, order: np.ndarray) -> int:
-    """Peak memory of ``order [N]`` on one device in bytes, equal to that of the exact replay."""
+    """Peak memory of ``order [N]`` on one device in bytes, equal to that of the exact replay.
+
+    Raises:
+      PlanError: It does not have every op once, or an op is before another one that it waits for.
+    """
+    order = as_ids("order", order)
+    if len(order) != graph.num_ops or (np.sort(order) != np.arange(graph.num_ops)).any():
+        raise PlanError(f"order: give each of the {graph.num_ops} ops of {graph.name!r} once")
+    position = np.argsort(order)
+    for before, after in (
+        (graph.edge_producer, graph.edge_op),
+        (graph.control_source, graph.control_target),
+    ):
+        late = position[before] > position[after]
+        if late.any():
+            names = [graph.op_names[ops[np.argmax(late)]] for ops in (after, before)]
+            raise PlanError(f"order: op {names[0]!r} is before {names[1]!r}, for which it waits")
     costs = order_costs(graph)
     seconds = _PEAK_SECONDS * (len(order) + len(costs.other))
-    return int(run_loops(peak, costs, order.astype(np.int64), costs.readers.copy(), seconds=seconds))
+    return int(run_loops(peak, costs, order, costs.readers.copy(), seconds=seconds))
 
 
 @only_borrows
@@ -124,7 +143,11 @@ def least_random_order(
       count: Number of orders, at least 1.
       seed: As `numpy.random.default_rng` takes it.
       seconds: Time limit, after which no more orders are drawn; a few are drawn in any case.
+
+    Raises:
+      ConfigError: The number of orders is out of range.
     """
+    count = check_whole("random orders: count", count, 1)
     deadline = Deadline(seconds)
     random, costs = np.random.default_rng(seed), order_costs(graph)
     n = graph.num_ops

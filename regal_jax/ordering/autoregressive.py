@@ -119,7 +119,7 @@ class AutoregressiveDecoder(nnx.Module):
           ConfigError: Several devices, arrays of another shape or type, or a number out of range.
         """
         _check(self, problem, embeddings)
-        check_keys(problem, keys)
+        check_keys(problem.num_graphs, keys)
         samples = check_whole("samples", samples, 1)
         orders = run(_decode, *jax.lax.stop_gradient((self, problem, embeddings)), keys, samples)
         return orders, run(_log_prob, self, problem, embeddings, orders)

@@ -99,7 +99,7 @@ def sample_orders(
     """The orders of `sample`, without their probabilities; arguments and errors are the same."""
     check_priorities(problem, priorities)
     samples = check_whole("samples", samples, 1)
-    check_keys(problem, keys)
+    check_keys(problem.num_graphs, keys)
     priorities = jax.lax.stop_gradient(priorities)
     # One program makes the clocks of both implementations: what follows rounds alike in both.
     clocks = run(make_clocks, priorities, keys, samples)

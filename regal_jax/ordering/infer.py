@@ -16,6 +16,7 @@ from regal_jax.ordering.decode import peaks
 from regal_jax.ordering.decoders import beam_order, encoded, greedy_orders, read, sampled_orders
 from regal_jax.ordering.inputs import OrderInputs, make_order_inputs
 from regal_jax.ordering.networks import Topoformer
+from regal_jax.ordering.precedence import check_keys
 from regal_jax.problem import Bucket, Problem, make_problem
 from regal_jax.programs import program
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
@@ -93,11 +94,12 @@ def decode_orders(
       ``[N]`` ops of each graph.
 
     Raises:
-      ConfigError: An unknown decoding, or candidates out of range.
+      ConfigError: An unknown decoding, candidates out of range, or keys of another number.
     """
     if decoding not in Decoding.__members__.values():
         raise ConfigError(f"decoding: unknown {decoding!r}; use one of {', '.join(Decoding)}")
     check_whole("candidates", candidates, 1)
+    check_keys(len(graphs), keys)
     alone = model.config.decoder is Decoder.AUTOREGRESSIVE
     groups: dict[tuple[Bucket, int], list[int]] = {}
     for i, graph in enumerate(graphs):

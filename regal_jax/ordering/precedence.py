@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
+from regal_jax.checks import shown
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Problem
 from regal_jax.programs import Program
@@ -79,17 +80,18 @@ def check_orders(problem: Problem, orders: jax.Array) -> None:
         )
 
 
-def check_keys(problem: Problem, keys: jax.Array) -> None:
+def check_keys(graphs: int, keys: Any) -> None:
     """Refuses anything but one typed key per graph.
 
     Raises:
       ConfigError: It is something else.
     """
-    b = problem.num_graphs
-    if keys.shape != (b,) or not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
+    if not isinstance(keys, jax.Array):
+        raise ConfigError(f"keys: use jax.random.split(jax.random.key(0), {graphs}), not {shown(keys)}")
+    if keys.shape != (graphs,) or not jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
         raise ConfigError(
-            f"keys: must be typed keys [{b}], one per graph, got {keys.dtype} {list(keys.shape)}; "
-            f"use jax.random.split(jax.random.key(0), {b})"
+            f"keys: must be typed keys [{graphs}], one per graph, got {keys.dtype} {list(keys.shape)}; "
+            f"use jax.random.split(jax.random.key(0), {graphs})"
         )
 
 

@@ -20,7 +20,7 @@ from regal_jax.plan.bounds import Objective, lower_bound
 from regal_jax.plan.comparison import PlanComparison, compare_plans
 from regal_jax.plan.files import plan_fields, plan_text
 from regal_jax.plan.limits import meets_bound, why_impossible
-from regal_jax.plan.replay import Timeline, replay
+from regal_jax.plan.replay import Timeline, as_ids, replay
 from regal_jax.plan.schedule import needed_transfers
 from regal_jax.plan.summary import figures, headline, summary, title
 from regal_jax.plan.trace import chrome_trace
@@ -117,7 +117,7 @@ class Plan:
           ClusterError: The cluster does not fit the graph.
         """
         objective = Objective(objective)
-        placement = np.array(placement, dtype=np.int64)
+        placement = as_ids("placement", placement).copy()
         timeline = replay(graph, cluster, placement, events)
         moved, _ = needed_transfers(graph, placement)
         overflows = bool((timeline.peak_memory > np.array(cluster.memory)).any())

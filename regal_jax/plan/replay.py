@@ -7,7 +7,7 @@ oracle.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from regal_jax.runtime.interrupts import check_interrupt
 _SECONDS: Final = 5e-6
 """Seconds per event in Python."""
 
-__all__ = ["Timeline", "check_placement", "loop_arguments", "outcome", "replay", "transfer_event"]
+__all__ = ["Timeline", "as_ids", "check_placement", "loop_arguments", "outcome", "replay", "transfer_event"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -104,6 +104,21 @@ def _is_free(graph: ComputationGraph, cluster: Cluster) -> bool:
     return bool(alone and allowed_matrix(graph, cluster).all())
 
 
+def as_ids(what: str, values: Any) -> np.ndarray:
+    """``values`` as an int64 array with one axis.
+
+    Raises:
+      PlanError: They are anything but whole numbers in a row.
+    """
+    try:
+        ids = np.asarray(values)
+    except ValueError:  # Rows of different lengths.
+        ids = np.zeros((0, 0))
+    if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+        raise PlanError(f"{what}: give whole numbers in one row, not {ids.dtype} of shape {ids.shape}")
+    return ids.astype(np.int64, copy=False)
+
+
 def replay(
     graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, events: Sequence[int] | np.ndarray
 ) -> Timeline:
@@ -124,7 +139,7 @@ def replay(
       ClusterError: The cluster does not fit the graph.
     """
     n, t, d = graph.num_ops, graph.num_tensors, cluster.num_devices
-    placement, events = (np.asarray(each, dtype=np.int64) for each in (placement, events))
+    placement, events = as_ids("placement", placement), as_ids("events", events)
     state = _executed(graph, cluster, placement, events)
     is_op = events < n
     tensor, device = np.divmod(np.where(is_op, 0, events - n), d)
@@ -157,7 +172,7 @@ def outcome(
       PlanError: ``placement`` or ``events`` are not a valid execution.
       ClusterError: The cluster does not fit the graph.
     """
-    placement, events = (np.asarray(each, dtype=np.int64) for each in (placement, events))
+    placement, events = as_ids("placement", placement), as_ids("events", events)
     state = _executed(graph, cluster, placement, events)
     return float(max(state.clock)), np.asarray(state.peak, np.int64)
 

@@ -5,6 +5,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Decisions, Problem
@@ -86,13 +89,15 @@ def simulate(
       makespan agrees up to float32 rounding.
 
     Raises:
-      ConfigError: The implementation is unknown, or the decisions have other sizes than the problem.
+      ConfigError: The implementation is unknown, the decisions have other sizes than the problem, or an op
+        is placed on no device. (Within a traced function nobody sees the placements, which must be right.)
     """
     if implementation is not None and implementation not in IMPLEMENTATIONS:
         raise ConfigError(
             f"implementation: unknown {implementation!r}; use one of {', '.join(IMPLEMENTATIONS)}"
         )
-    _check_shapes(problem, decisions)
+    _check(problem, decisions)
+    decisions = decisions._replace(placement=decisions.placement.astype(jnp.int32))
     if implementation is None:
         return _simulate_by_platform(problem, decisions, memory, positions)
     return IMPLEMENTATIONS[implementation](problem, decisions, memory, positions)
@@ -123,7 +128,7 @@ def _simulate_by_platform(
     return jax.lax.platform_dependent(problem, decisions, **calls)
 
 
-def _check_shapes(problem: Problem, decisions: Decisions) -> None:
+def _check(problem: Problem, decisions: Decisions) -> None:
     b, d, bucket = problem.num_graphs, problem.num_devices, problem.bucket
     p = decisions.priority.shape[1] if decisions.priority.ndim == 3 else "P"
     transfers = bucket.tensors if problem.blocking else 0
@@ -131,3 +136,15 @@ def _check_shapes(problem: Problem, decisions: Decisions) -> None:
     for field, array, shape in zip(Decisions._fields, decisions, expected, strict=True):
         if array.shape != shape:
             raise ConfigError(f"decisions: {field} has shape {array.shape}, expected {shape}")
+    placement = decisions.placement
+    if not jnp.issubdtype(placement.dtype, jnp.integer):
+        raise ConfigError(
+            f"decisions: placement is {placement.dtype}; give int32, from regal_jax.encoding.decode"
+        )
+    if isinstance(placement, Tracer) or isinstance(problem.num_ops, Tracer):
+        return
+    real = np.arange(bucket.ops) < np.asarray(problem.num_ops)[:, None, None]
+    at = np.where(real, np.asarray(placement), 0)
+    if at.size and (at.min() < 0 or at.max() >= d):
+        wrong = at.min() if at.min() < 0 else at.max()
+        raise ConfigError(f"decisions: an op is placed on device {wrong}; there are {d}, from 0")
