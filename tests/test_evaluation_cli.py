@@ -86,6 +86,15 @@ def test_bad_arguments(option, capsys):
     assert option.partition("=")[0] in capsys.readouterr().err
 
 
+def test_an_empty_folder_name_is_refused(capsys):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        run("evaluate", *QUICK, "--out", "")
+    err = capsys.readouterr().err
+    assert "argument --out: is empty; give a folder" in err
+    assert err.count("\n") == 1
+    assert [path.name for path in pathlib.Path().iterdir()] == ["set"]
+
+
 def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
     from regal_jax.experiments import run as run_module
 

@@ -131,6 +131,27 @@ def test_a_folder_of_another_run_is_refused(whole, tmp_path):
             one_device(tiny_config(), tmp_path)
 
 
+@pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl", "policy.safetensors"])
+def test_files_of_a_run_without_its_settings_are_refused(tmp_path, name):
+    (tmp_path / name).write_text("another")
+    with pytest.raises(ConfigError, match=f"has {name} of another run, but no config.json; take another"):
+        one_device(tiny_config(), tmp_path)
+    assert (tmp_path / name).read_text() == "another"
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_references_of_another_run_are_used(whole, tmp_path):
+    (tmp_path / "references.jsonl").write_bytes((whole / "references.jsonl").read_bytes())
+    assert one_device(tiny_config(), tmp_path).finished
+    same_outcome(whole, tmp_path, tiny_config())
+
+
+def test_a_run_killed_after_its_settings_goes_on(whole, tmp_path):
+    (tmp_path / "config.json").write_bytes((whole / "config.json").read_bytes())
+    assert one_device(tiny_config(), tmp_path).finished
+    same_outcome(whole, tmp_path, tiny_config())
+
+
 def test_a_run_that_diverges_says_so(whole, tmp_path, monkeypatch):
     module = importlib.import_module("regal_jax.learning.train")
     step = module.train_step

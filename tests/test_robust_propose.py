@@ -302,6 +302,14 @@ def test_the_command_says_what_is_wrong(graph_file, options, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_an_empty_folder_name_is_refused(graph_file, capsys):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        run(graph_file, "--out-dir", "")
+    err = capsys.readouterr().err
+    assert "argument --out-dir: is empty; give a folder" in err
+    assert err.count("\n") == 1
+
+
 def test_the_command_says_that_nothing_fits(graph_file, capsys):
     options = ["--source", "random", "--count", 2, "--memory", "1"]
     with warnings.catch_warnings():
