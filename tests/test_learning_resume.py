@@ -229,3 +229,21 @@ def test_a_damaged_checkpoint(saved):
     path.rename(saved / "5.safetensors")
     with pytest.raises(FormatError, match=r"5\.safetensors: holds step 0; give the file its own name"):
         restored(saved)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda whole: whole[:-9], lambda whole: whole[:-1] + bytes([whole[-1] ^ 1])]
+)
+def test_a_damaged_checkpoint_names_the_older_one(saved, damage):
+    state = first_state(tiny_config())
+    Checkpoints(saved).save(dataclasses.replace(state, step=state.step + 2), {"best_step": 2})
+    path = saved / "2.safetensors"
+    path.write_bytes(damage(path.read_bytes()))
+    said = (
+        r"2\.safetensors: damaged .*; remove this file to resume from step 0, or take another --out folder$"
+    )
+    with pytest.raises(FormatError, match=said):
+        restored(saved)
+    path.unlink()
+    _, notes = restored(saved)
+    assert notes == {"best_step": 3}
