@@ -315,6 +315,10 @@ def test_the_command_says_that_nothing_fits(graph_file, capsys):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert run(graph_file, *options) == 3
+    err = capsys.readouterr().err
+    assert err.startswith("regal-jax propose: no plan")
+    assert "overflow" in err
+    assert err.count("\n") == 1
 
 
 def test_the_command_knows_every_name():

@@ -4,6 +4,7 @@ import argparse
 import os
 import pathlib
 import re
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
@@ -164,7 +165,13 @@ def _propose(args: argparse.Namespace) -> int:
         if not args.quiet:
             best = f", the best on the target as {_BEST}" if chosen is not None else ""
             print(f"saved {len(found)} plans to {folder}{best}")
-    return 0 if found[0].feasible else _INFEASIBLE
+    if found[0].feasible:
+        return 0
+    from regal_jax.plan.summary import shortage
+
+    least = min(found, key=lambda plan: float(plan.overflow.sum()))
+    print(f"regal-jax propose: {shortage(least)}", file=sys.stderr)
+    return _INFEASIBLE
 
 
 def _earlier(folder: str, graph: "ComputationGraph", cluster: "Cluster") -> list[str]:
