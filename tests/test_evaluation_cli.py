@@ -64,6 +64,8 @@ def test_arguments_go_before_the_file(capsys):
         ((*QUICK, "--methods", "magic"), "unknown 'magic'"),
         ((*QUICK, "--config", "none.toml"), "none.toml: cannot be read as TOML"),
         ((*QUICK, "--memory", "much"), "much"),
+        ((*QUICK, "--weights", "regal=nofile"), "weights: the suite 'regal' takes none; give a policy"),
+        ((*QUICK, "--suite", "realistic", "--weights", "a=nofile"), "weights: the suite 'realistic' takes"),
         (("--report-only",), "no evaluation there"),
         (("--suite", "other"), "--suite: there is no 'other'; use one of regal, realistic"),
         (("--small", *QUICK), "--small: is for --suite devices-4"),
