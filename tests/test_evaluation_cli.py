@@ -88,6 +88,16 @@ def test_bad_arguments(option, capsys):
     assert option.partition("=")[0] in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("grid", ["population", "population=", "=1", "population=many"])
+def test_a_grid_is_a_name_and_numbers(grid, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run("tune", "--graphs", "set", "--grid", grid, "--out", "tuned.json")
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert f"argument --grid: must be NAME=NUMBER,NUMBER,..., got {grid!r}" in err
+    assert err.count("\n") == 1
+
+
 def test_an_empty_folder_name_is_refused(capsys):
     with pytest.raises(SystemExit, match=r"^2$"):
         run("evaluate", *QUICK, "--out", "")

@@ -228,8 +228,10 @@ def _numbers(kind: Callable[[str], int], *, none: bool = False) -> Callable[[str
 
 
 def _grid(text: str) -> tuple[str, list[float]]:
-    name, values = _pair(text)
+    name, mark, values = text.partition("=")
     try:
+        if not (name and mark):
+            raise ValueError
         return name, [float(v) if "." in v else int(v) for v in values.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be NAME=NUMBER,NUMBER,..., got {text!r}") from None
