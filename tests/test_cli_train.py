@@ -263,6 +263,16 @@ def test_no_file_and_no_folder(capsys):
     assert err.count("\n") == 1
 
 
+def test_an_empty_folder_name_is_refused(capsys):
+    before = sorted(pathlib.Path().iterdir())
+    with pytest.raises(SystemExit, match=r"^2$"):
+        run("--out", "")
+    err = capsys.readouterr().err
+    assert "argument --out: is empty; give a folder" in err
+    assert err.count("\n") == 1
+    assert sorted(pathlib.Path().iterdir()) == before
+
+
 def test_help_is_quick_to_load():
     code = "import sys, regal_jax.cli; print({'jax', 'flax', 'orbax', 'tqdm'} & sys.modules.keys())"
     root = str(pathlib.Path(__file__).parents[1])

@@ -64,6 +64,8 @@ def test_arguments_go_before_the_file(capsys):
         ((*QUICK, "--methods", "magic"), "unknown 'magic'"),
         ((*QUICK, "--config", "none.toml"), "none.toml: cannot be read as TOML"),
         ((*QUICK, "--memory", "much"), "much"),
+        ((*QUICK, "--weights", "regal=nofile"), "weights: the suite 'regal' takes none; give a policy"),
+        ((*QUICK, "--suite", "realistic", "--weights", "a=nofile"), "weights: the suite 'realistic' takes"),
         (("--report-only",), "no evaluation there"),
         (("--suite", "other"), "--suite: there is no 'other'; use one of regal, realistic"),
         (("--small", *QUICK), "--small: is for --suite devices-4"),
@@ -84,6 +86,25 @@ def test_bad_arguments(option, capsys):
         run("evaluate", "--out", "out", option)
     assert ended.value.code == 2
     assert option.partition("=")[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("grid", ["population", "population=", "=1", "population=many"])
+def test_a_grid_is_a_name_and_numbers(grid, capsys):
+    with pytest.raises(SystemExit) as ended:
+        run("tune", "--graphs", "set", "--grid", grid, "--out", "tuned.json")
+    assert ended.value.code == 2
+    err = capsys.readouterr().err
+    assert f"argument --grid: must be NAME=NUMBER,NUMBER,..., got {grid!r}" in err
+    assert err.count("\n") == 1
+
+
+def test_an_empty_folder_name_is_refused(capsys):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        run("evaluate", *QUICK, "--out", "")
+    err = capsys.readouterr().err
+    assert "argument --out: is empty; give a folder" in err
+    assert err.count("\n") == 1
+    assert [path.name for path in pathlib.Path().iterdir()] == ["set"]
 
 
 def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):

@@ -131,6 +131,27 @@ def test_a_folder_of_another_run_is_refused(whole, tmp_path):
             one_device(tiny_config(), tmp_path)
 
 
+@pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl", "policy.safetensors"])
+def test_files_of_a_run_without_its_settings_are_refused(tmp_path, name):
+    (tmp_path / name).write_text("another")
+    with pytest.raises(ConfigError, match=f"has {name} of another run, but no config.json; take another"):
+        one_device(tiny_config(), tmp_path)
+    assert (tmp_path / name).read_text() == "another"
+    assert not (tmp_path / "config.json").exists()
+
+
+def test_references_of_another_run_are_used(whole, tmp_path):
+    (tmp_path / "references.jsonl").write_bytes((whole / "references.jsonl").read_bytes())
+    assert one_device(tiny_config(), tmp_path).finished
+    same_outcome(whole, tmp_path, tiny_config())
+
+
+def test_a_run_killed_after_its_settings_goes_on(whole, tmp_path):
+    (tmp_path / "config.json").write_bytes((whole / "config.json").read_bytes())
+    assert one_device(tiny_config(), tmp_path).finished
+    same_outcome(whole, tmp_path, tiny_config())
+
+
 def test_a_run_that_diverges_says_so(whole, tmp_path, monkeypatch):
     module = importlib.import_module("regal_jax.learning.train")
     step = module.train_step
@@ -208,3 +229,21 @@ def test_a_damaged_checkpoint(saved):
     path.rename(saved / "5.safetensors")
     with pytest.raises(FormatError, match=r"5\.safetensors: holds step 0; give the file its own name"):
         restored(saved)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda whole: whole[:-9], lambda whole: whole[:-1] + bytes([whole[-1] ^ 1])]
+)
+def test_a_damaged_checkpoint_names_the_older_one(saved, damage):
+    state = first_state(tiny_config())
+    Checkpoints(saved).save(dataclasses.replace(state, step=state.step + 2), {"best_step": 2})
+    path = saved / "2.safetensors"
+    path.write_bytes(damage(path.read_bytes()))
+    said = (
+        r"2\.safetensors: damaged .*; remove this file to resume from step 0, or take another --out folder$"
+    )
+    with pytest.raises(FormatError, match=said):
+        restored(saved)
+    path.unlink()
+    _, notes = restored(saved)
+    assert notes == {"best_step": 3}

@@ -302,11 +302,23 @@ def test_the_command_says_what_is_wrong(graph_file, options, message, capsys):
     assert message in capsys.readouterr().err
 
 
+def test_an_empty_folder_name_is_refused(graph_file, capsys):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        run(graph_file, "--out-dir", "")
+    err = capsys.readouterr().err
+    assert "argument --out-dir: is empty; give a folder" in err
+    assert err.count("\n") == 1
+
+
 def test_the_command_says_that_nothing_fits(graph_file, capsys):
     options = ["--source", "random", "--count", 2, "--memory", "1"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert run(graph_file, *options) == 3
+    err = capsys.readouterr().err
+    assert err.startswith("regal-jax propose: no plan")
+    assert "overflow" in err
+    assert err.count("\n") == 1
 
 
 def test_the_command_knows_every_name():

@@ -4,7 +4,16 @@ import argparse
 import sys
 from typing import Any, NoReturn, TypeAlias
 
-__all__ = ["OneLineParser", "Subparsers", "add_engine", "count", "dimension", "seconds", "seed"]
+__all__ = [
+    "OneLineParser",
+    "Subparsers",
+    "add_engine",
+    "count",
+    "dimension",
+    "folder_name",
+    "seconds",
+    "seed",
+]
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -32,6 +41,13 @@ def dimension(text: str) -> tuple[str, int]:
     if not (name and equals and size.isdecimal() and len(size) < 19 and int(size)):
         raise argparse.ArgumentTypeError(f"write NAME=SIZE, e.g. batch=8, got {text!r}")
     return name, int(size)
+
+
+def folder_name(text: str) -> str:
+    """The path of a folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; give a folder")
+    return text
 
 
 def seed(text: str) -> int:

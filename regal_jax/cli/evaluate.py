@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
-from regal_jax.cli.arguments import Subparsers, add_engine, count, seconds, seed
+from regal_jax.cli.arguments import Subparsers, add_engine, count, folder_name, seconds, seed
 from regal_jax.cli.progress import progress_bars
 
 if TYPE_CHECKING:
@@ -57,7 +57,11 @@ def add_evaluate(subparsers: Subparsers) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     evaluate.add_argument(
-        "--out", metavar="DIR", required=True, help="a new folder, or one of a run to resume"
+        "--out",
+        type=folder_name,
+        metavar="DIR",
+        required=True,
+        help="a new folder, or one of a run to resume",
     )
     evaluate.add_argument(
         "--config", metavar="FILE", help="settings as TOML; command-line arguments override it"
@@ -224,8 +228,10 @@ def _numbers(kind: Callable[[str], int], *, none: bool = False) -> Callable[[str
 
 
 def _grid(text: str) -> tuple[str, list[float]]:
-    name, values = _pair(text)
+    name, mark, values = text.partition("=")
     try:
+        if not (name and mark):
+            raise ValueError
         return name, [float(v) if "." in v else int(v) for v in values.split(",")]
     except ValueError:
         raise argparse.ArgumentTypeError(f"must be NAME=NUMBER,NUMBER,..., got {text!r}") from None

@@ -4,11 +4,12 @@ import argparse
 import os
 import pathlib
 import re
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from regal_jax.cli import machine
-from regal_jax.cli.arguments import Subparsers, count, seed
+from regal_jax.cli.arguments import Subparsers, count, folder_name, seed
 from regal_jax.cli.clusters import cluster_of
 from regal_jax.cli.resume import Question, previous_results
 from regal_jax.cli.sources import load
@@ -112,7 +113,9 @@ def add_propose(subparsers: Subparsers, add_source: Callable[[argparse.ArgumentP
     propose.add_argument("--seed", type=seed, default=0, help="(default 0)")
     propose.add_argument("--target", choices=_TARGETS, help="model of the devices on which plans are tried")
     propose.add_argument("--k", type=count, metavar="K", help="plans to try on the target (default all kept)")
-    propose.add_argument("--out-dir", metavar="DIR", help="save the plans here; DIR is created")
+    propose.add_argument(
+        "--out-dir", type=folder_name, metavar="DIR", help="save the plans here; DIR is created"
+    )
     propose.add_argument("--quiet", action="store_true", help="no summary")
     propose.set_defaults(run=_propose, nodes=1, between=None)
 
@@ -162,7 +165,13 @@ def _propose(args: argparse.Namespace) -> int:
         if not args.quiet:
             best = f", the best on the target as {_BEST}" if chosen is not None else ""
             print(f"saved {len(found)} plans to {folder}{best}")
-    return 0 if found[0].feasible else _INFEASIBLE
+    if found[0].feasible:
+        return 0
+    from regal_jax.plan.summary import shortage
+
+    least = min(found, key=lambda plan: float(plan.overflow.sum()))
+    print(f"regal-jax propose: {shortage(least)}", file=sys.stderr)
+    return _INFEASIBLE
 
 
 def _earlier(folder: str, graph: "ComputationGraph", cluster: "Cluster") -> list[str]:

@@ -69,6 +69,7 @@ class EvaluationConfig:
         the paper, or a name that begins with one of them, such as ``"gflownet-lookahead"`` -> file, name of
         weights that ship (`regal_jax.gflownet.SHIPPED`), ``"untrained"``, or a list with the files of several
         trainings; for one of the sets ``one``, ``synthetic`` and ``real``, ``"gflownet:one"``.
+        Other suites take none.
       untrained: Add three rows for each network of the suite of orders, with random weights in a network of
         the same shape.
       split: Split of a corpus or of the sample. In the suite of robust scheduling, ``"validation"`` has other
@@ -221,6 +222,11 @@ class EvaluationConfig:
         if self.suite == "robust-scheduling":
             self._check_sources()
             return
+        if self.weights and self.suite != "topological-order":
+            raise ConfigError(
+                f"weights: the suite {self.suite!r} takes none; give a policy, or the suite "
+                "topological-order or robust-scheduling"
+            )
         known = method_names()
         networks = network_rows(self.weights, untrained=self.untrained)
         taken = sorted(networks.keys() & {*known, *self.policies})

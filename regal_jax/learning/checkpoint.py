@@ -57,7 +57,10 @@ class Checkpoints:
         if not steps:
             return None
         path = self._path(steps[-1])
-        tensors, notes = _read(path)
+        remedy = _REMEDY
+        if steps[1:]:
+            remedy = f"remove this file to resume from step {steps[-2]}, or take another --out folder"
+        tensors, notes = _read(path, remedy)
         wanted = _leaves(like)
         for name in sorted(wanted.keys() | tensors.keys()):
             found, expected = (_kind_of(leaves.get(name)) for leaves in (tensors, wanted))
@@ -102,8 +105,8 @@ def _digest(tensors: Mapping[str, np.ndarray], notes: str) -> str:
     return made.hexdigest()
 
 
-def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Tensors and notes as they were saved."""
+def _read(path: pathlib.Path, remedy: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Tensors and notes as they were saved; ``remedy`` ends the message about a damaged file."""
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
@@ -112,8 +115,8 @@ def _read(path: pathlib.Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
                 raise FormatError(f"{path}: a checkpoint of version {version}, not {VERSION}; {_REMEDY}")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (safetensors.SafetensorError, OSError) as error:
-        raise FormatError(f"{path}: damaged checkpoint ({error}); {_REMEDY}") from None
+        raise FormatError(f"{path}: damaged checkpoint ({error}); {remedy}") from None
     text = metadata.get("notes", "")
     if metadata.get("format") != FORMAT or metadata.get("digest") != _digest(tensors, text):
-        raise FormatError(f"{path}: damaged checkpoint (its content differs from what was saved); {_REMEDY}")
+        raise FormatError(f"{path}: damaged checkpoint (its content differs from what was saved); {remedy}")
     return tensors, parse_json(text)

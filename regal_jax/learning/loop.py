@@ -53,6 +53,8 @@ COMPILING: Final = "compiling"
 WEIGHTS: Final = "policy.safetensors"
 """Name of the file of weights in the folder of a run."""
 _SETS: Final = ("train", "validation")
+_OF_A_RUN: Final = ("checkpoints", "metrics.jsonl", WEIGHTS)
+"""Files that come after ``config.json``. Not references, which may be copied from another run."""
 
 
 class HasStep(Protocol):
@@ -281,11 +283,18 @@ def begin_run(out: pathlib.Path, document: Mapping[str, Any]) -> None:
       document: Plain values; runs are the same if these are equal.
 
     Raises:
-      ConfigError: The folder is that of another run.
+      ConfigError: The folder is that of another run, or has files of a run but no ``config.json``.
       FormatError: Its ``config.json`` is damaged.
     """
     path = out / "config.json"
     if not path.exists():
+        foreign = [name for name in _OF_A_RUN if (out / name).exists()]
+        if foreign:
+            raise ConfigError(
+                f"{out}: has {' and '.join(foreign)} of another run, but no config.json; take another "
+                "folder, or remove them"
+            )
+        # The first file of a run: one that is killed right after it resumes.
         write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
         return
     try:
