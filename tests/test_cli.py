@@ -367,3 +367,20 @@ def test_help_names_the_links_and_the_default(capsys):
     assert f"Links: {', '.join(LINKS)} (docs/links.md)" in said
     default = LINKS[DEFAULT_LINK]
     assert f"blocking transfers over {DEFAULT_LINK} ({default.latency}, {default.bandwidth})" in said
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["optimize", "--out-dir", ""],
+        ["order", "--out-dir", ""],
+        ["dataset", "build", "--out", ""],
+        ["corpus", "build", "--out", ""],
+        ["corpus", "sample", "corpus", "--out", ""],
+    ],
+)
+def test_an_empty_name_is_no_folder(command, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(command)
+    assert caught.value.code == 2
+    assert "is empty; give a folder" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import pathlib
 import sys
 from typing import Any
 
-from regal_jax.cli.arguments import Subparsers, add_engine, count, seconds
+from regal_jax.cli.arguments import Subparsers, add_engine, count, folder_name, seconds
 from regal_jax.cli.progress import progress_bars
 
 __all__ = ["add_corpus"]
@@ -174,7 +174,13 @@ def _add_build(actions: Subparsers) -> None:
         epilog=_BUILD_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    build.add_argument("--out", metavar="DIR", required=True, help="folder of the corpus; created if missing")
+    build.add_argument(
+        "--out",
+        type=folder_name,
+        metavar="DIR",
+        required=True,
+        help="folder of the corpus; created if missing",
+    )
     build.add_argument(
         "--sources", metavar="NAMES", help="comma-separated (default: all whose packages are installed)"
     )
@@ -273,7 +279,11 @@ def _add_sample(actions: Subparsers) -> None:
     )
     sample.add_argument("folder", metavar="DIR", help="folder of the corpus")
     sample.add_argument(
-        "--out", metavar="FOLDER", required=True, help="folder of the sample; created if missing"
+        "--out",
+        type=folder_name,
+        metavar="FOLDER",
+        required=True,
+        help="folder of the sample; created if missing",
     )
     sample.add_argument("--graphs", type=count, default=60, metavar="N", help="at most N graphs (default 60)")
     sample.add_argument(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
-from regal_jax.cli.arguments import Subparsers, count, seed
+from regal_jax.cli.arguments import Subparsers, count, folder_name, seed
 from regal_jax.cli.progress import progress_bars
 from regal_jax.runtime.cores import available_cores
 
@@ -47,7 +47,11 @@ def add_dataset(subparsers: Subparsers) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     build.add_argument(
-        "--out", metavar="DIR", required=True, help="a new folder, or one of a build to resume"
+        "--out",
+        type=folder_name,
+        metavar="DIR",
+        required=True,
+        help="a new folder, or one of a build to resume",
     )
     for split, size in (("train", 10_000), ("validation", 1000), ("test", 1000)):
         build.add_argument(

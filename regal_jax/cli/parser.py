@@ -4,7 +4,16 @@ import argparse
 
 from regal_jax.cli import commands
 from regal_jax.cli.apply import add_apply
-from regal_jax.cli.arguments import OneLineParser, Subparsers, add_engine, count, dimension, seconds, seed
+from regal_jax.cli.arguments import (
+    OneLineParser,
+    Subparsers,
+    add_engine,
+    count,
+    dimension,
+    folder_name,
+    seconds,
+    seed,
+)
 from regal_jax.cli.compile import add_compile
 from regal_jax.cli.corpus import add_corpus
 from regal_jax.cli.dataset import add_dataset
@@ -220,6 +229,7 @@ def _results(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="save the plan as JSON")
     parser.add_argument(
         "--out-dir",
+        type=folder_name,
         metavar="DIR",
         help="save each plan as soon as it is found, as DIR/GRAPH.plan.json; DIR is created; plans of an "
         "earlier run in it are starts, and stay unless a better one is found",
