@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import instances
 from test_replay import WORKED_PLACES, random_schedule, worked
 
-from regal_jax.errors import FormatError, PlanError
+from regal_jax.errors import ConfigError, FormatError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel, constrain
 from regal_jax.plan import Objective, Plan, Timeline, needed_transfers, transfer_event, verify
 
@@ -495,3 +495,9 @@ def test_traces_are_in_microseconds_whatever_the_graph_counts_in():
     b.add_op("a", runtime=3)
     trace = Plan.from_events(b.build(), Cluster((9,)), np.array([0]), [0]).to_chrome_trace()
     assert [e["dur"] for e in trace["traceEvents"] if e["ph"] == "X"] == [3000]
+
+
+@pytest.mark.parametrize("name", ["speed", "", 3, None])
+def test_an_objective_that_does_not_exist(name):
+    with pytest.raises(ConfigError, match=r"^objective: unknown .*; use one of makespan, peak-memory$"):
+        Objective(name)

@@ -2,9 +2,12 @@
 
 import enum
 import math
+from typing import NoReturn
 
 import numpy as np
 
+from regal_jax.checks import shown
+from regal_jax.errors import ConfigError
 from regal_jax.graph import (
     Cluster,
     ComputationGraph,
@@ -23,6 +26,10 @@ class Objective(enum.StrEnum):
 
     MAKESPAN = "makespan"
     PEAK_MEMORY = "peak-memory"
+
+    @classmethod
+    def _missing_(cls, value: object) -> NoReturn:
+        raise ConfigError(f"objective: unknown {shown(value)}; use one of {', '.join(cls)}")
 
 
 @once_a_pair
