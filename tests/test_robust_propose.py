@@ -76,6 +76,26 @@ def test_a_policy_of_ones_own_proposes():
         propose(GRAPH, FREE, source=Stub(0))
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: propose("x", FREE), "graph: give a ComputationGraph .*got 'x'"),
+        (lambda: propose([GRAPH], FREE), "graph: give a ComputationGraph"),
+        (lambda: propose(GRAPH, 2), "cluster: give a Cluster, .* got 2"),
+        (lambda: propose(GRAPH, None), "cluster: give a Cluster, .* got None"),
+        (lambda: noisy(FREE, GRAPH), "graph: give a ComputationGraph"),
+        (lambda: bandwidth_limited(FREE, GRAPH), "graph: give a ComputationGraph"),
+        (lambda: latency_limited(GRAPH, 2), "cluster: give a Cluster"),
+        (lambda: make_target("noisy", GRAPH, None), "cluster: give a Cluster"),
+        (lambda: SimulatedTarget("n", FREE, GRAPH), "graph: give a ComputationGraph"),
+    ],
+)
+def test_what_is_no_graph_and_no_cluster_is_refused(call, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
 def test_what_a_source_gets_wrong_is_said():
     class Wrong:
         def propose(self, graph, cluster, count, key):

@@ -24,7 +24,7 @@ from regal_jax.robust.scenarios import Scenarios
 from regal_jax.robust.sources import Proposer, automatic_source, make_source
 from regal_jax.robust.targets import speedup
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
-from regal_jax.solvers.loop.settings import as_key
+from regal_jax.solvers.loop.settings import as_key, check_pairs
 
 if TYPE_CHECKING:
     import pandas
@@ -225,6 +225,7 @@ def propose(
     References:
       Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, sections 2.3 and 5.
     """
+    check_pairs([graph], [cluster])
     check_whole("count", count, 1, _MOST)
     check_whole("keep", keep, 1, _MOST)
     if evaluations is not None:
