@@ -96,6 +96,28 @@ def test_what_is_no_graph_and_no_cluster_is_refused(call, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("proposed", "kind", "message"),
+    [
+        (None, ConfigError, "source: Mine returned NoneType; return two arrays"),
+        ((1,), ConfigError, "source: Mine returned 1 values; return two arrays"),
+        ((1, 2, 3), ConfigError, "source: Mine returned 3 values; return two arrays"),
+        (np.array(2), ConfigError, "source: Mine returned ndarray; return two arrays"),
+        ({"a": 1, "b": 2}, ConfigError, "source: Mine returned dict; return two arrays"),
+        ((None, None), PlanError, r"sequence has shape \(\)"),
+        (([[0, 1], [0]], [[0, 0], [0, 0]]), PlanError, "sequence has rows of different lengths"),
+    ],
+)
+def test_what_a_source_returns_is_checked(proposed, kind, message):
+    class Mine:
+        def propose(self, graph, cluster, count, key):
+            return proposed
+
+    with pytest.raises(kind, match=message) as error:
+        propose(GRAPH, FREE, source=Mine())
+    assert "\n" not in str(error.value)
+
+
 def test_what_a_source_gets_wrong_is_said():
     class Wrong:
         def propose(self, graph, cluster, count, key):

@@ -4,8 +4,8 @@ import dataclasses
 import os
 import pathlib
 import warnings
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import jax
 import numpy as np
@@ -240,11 +240,20 @@ def propose(
     name, proposer = make_source(source, weights=file, temperature=temperature, **options)
     with interruptible():
         key, chooses = jax.random.split(as_key(seed))
-        sequence, devices = proposer.propose(graph, cluster, count, key)
+        sequence, devices = _pair(proposer.propose(graph, cluster, count, key), name)
         found = Candidates.of(graph, cluster, sequence, devices, name)
         if not len(found):
             raise ConfigError(f"source: {name} proposed no schedule for {graph.name!r}")
         return _kept(found, keep, choose, chooses)
+
+
+def _pair(proposed: Any, name: str) -> Sequence[Any]:
+    """What a source returned, if these are two values."""
+    many = isinstance(proposed, (tuple, list, np.ndarray, jax.Array)) and getattr(proposed, "ndim", 1)
+    if not many or len(proposed) != 2:
+        given = f"{len(proposed)} values" if isinstance(proposed, (tuple, list)) else type(proposed).__name__
+        raise ConfigError(f"source: {name} returned {given}; return two arrays [C, N], (sequence, devices)")
+    return list(proposed)
 
 
 def _kept(found: Candidates, keep: int, choose: str | Scenarios, key: jax.Array) -> Proposals:
