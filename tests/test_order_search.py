@@ -480,3 +480,9 @@ def test_the_network_does_not_run_in_a_search_with_a_short_time_limit(
     graph = generate("ordering-layered", 60, seed=3)
     optimize(graph, ONE, objective=PEAK, method=solver, evaluations=200, time_limit=limit)
     assert bool(asked) is runs
+
+
+@pytest.mark.parametrize(("weights", "message"), [("no-file", "no file 'no-file'"), (3, "got 3")])
+def test_weights_that_there_are_not_are_refused_at_once(weights: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^weights: .*{message}"):
+        OrderSearch(weights=weights)
