@@ -288,7 +288,7 @@ def test_measurements_that_are_no_sequence_are_refused(value):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("target", [3, None, SimulatedTarget, [1.0]])
+@pytest.mark.parametrize("target", [3, None, SimulatedTarget, [1.0], Returns(3)])
 def test_what_is_no_target_is_refused(target):
     with pytest.raises(ConfigError, match=r"target: (give a function of a plan|SimulatedTarget is a class)"):
         select(listed(), target)

@@ -134,7 +134,7 @@ def _ordered(plans: Any) -> Sequence[Plan]:
 def _measured(target: Any, plans: Sequence[Plan]) -> np.ndarray:
     if isinstance(target, type):
         raise ConfigError(f"target: {target.__name__} is a class; give an object of it")
-    if isinstance(target, Target):
+    if isinstance(target, Target) and callable(target.measure):
         values = _listed(target.measure(plans))
         if len(values) != len(plans):
             raise ConfigError(f"target: {len(values)} measurements of {len(plans)} plans; return one each")
