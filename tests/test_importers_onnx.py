@@ -353,6 +353,11 @@ def test_a_model_without_inputs_needs_no_start():
             "constants alone",
         ),
         (model(RELU, [], [info("y", 3)]), {}, "node 'Relu_0' reads 'x', which no node produces"),
+        (
+            model(RELU, [info("x", 3)], [info("y", 3), info("z", 3)]),
+            {},
+            "the ONNX model has an output 'z', which no node produces; mend the name",
+        ),
         (model([*RELU, *RELU], [info("x", 3)], [info("y", 3)]), {}, "'y' is produced twice"),
         (
             model(RELU, [info("x", 3)], [info("y", 3)]),
@@ -373,6 +378,14 @@ def test_bad_model_is_refused(proto, options, message):
     with pytest.raises((FormatError, GraphError), match=message) as error:
         from_onnx(proto, **options)
     assert "\n" not in str(error.value)
+
+
+def test_inputs_and_parameters_may_be_outputs():
+    outputs = [info(name, 3) for name in ("y", "x", "w", "c")]
+    constant = helper.make_node("Constant", [], ["c"], value=weight("", 3))
+    graph = from_onnx(model([*RELU, constant], [info("x", 3)], outputs, [weight("w", 3)]))
+    assert set(graph.op_names) == {"x", "w", "c", "start", "Relu_0"}
+    assert graph.tensor_keep.all()
 
 
 def test_a_model_that_names_no_opset_is_refused():

@@ -35,6 +35,7 @@ from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.order_windows import Beginning, Profile
 from regal_jax.heuristics.orders import random_order
 from regal_jax.plan import Objective, Plan
+from regal_jax.solvers import parse_settings, with_settings
 
 ONE = Cluster.uniform(1)
 PEAK = Objective.PEAK_MEMORY
@@ -364,6 +365,11 @@ def test_priorities_guide_it() -> None:
         {"most_width": 3},
         {"windows": (0,)},
         {"windows": (8, 2.5)},
+        {"windows": 3},
+        {"windows": -1},
+        {"windows": "64"},
+        {"steps": 0.1},
+        {"steps": None},
         {"steps": (2,)},
         {"noise": -1},
         {"guide": math.nan},
@@ -372,6 +378,14 @@ def test_priorities_guide_it() -> None:
 def test_impossible_settings(value: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=f"OrderSearchConfig: {next(iter(value))} (is|has)"):
         OrderSearchConfig(**value)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_single_window_is_refused_by_name() -> None:
+    with pytest.raises(
+        ConfigError,
+        match=r"^OrderSearch: windows is 3; give a sequence of whole numbers, e\.g\. windows=\(64, 256\)$",
+    ):
+        with_settings(OrderSearch(), parse_settings([("windows", "3")]))
 
 
 def test_impossible_problems() -> None:
@@ -466,3 +480,9 @@ def test_the_network_does_not_run_in_a_search_with_a_short_time_limit(
     graph = generate("ordering-layered", 60, seed=3)
     optimize(graph, ONE, objective=PEAK, method=solver, evaluations=200, time_limit=limit)
     assert bool(asked) is runs
+
+
+@pytest.mark.parametrize(("weights", "message"), [("no-file", "no file 'no-file'"), (3, "got 3")])
+def test_weights_that_there_are_not_are_refused_at_once(weights: object, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^weights: .*{message}"):
+        OrderSearch(weights=weights)

@@ -76,6 +76,48 @@ def test_a_policy_of_ones_own_proposes():
         propose(GRAPH, FREE, source=Stub(0))
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: propose("x", FREE), "graph: give a ComputationGraph .*got 'x'"),
+        (lambda: propose([GRAPH], FREE), "graph: give a ComputationGraph"),
+        (lambda: propose(GRAPH, 2), "cluster: give a Cluster, .* got 2"),
+        (lambda: propose(GRAPH, None), "cluster: give a Cluster, .* got None"),
+        (lambda: noisy(FREE, GRAPH), "graph: give a ComputationGraph"),
+        (lambda: bandwidth_limited(FREE, GRAPH), "graph: give a ComputationGraph"),
+        (lambda: latency_limited(GRAPH, 2), "cluster: give a Cluster"),
+        (lambda: make_target("noisy", GRAPH, None), "cluster: give a Cluster"),
+        (lambda: SimulatedTarget("n", FREE, GRAPH), "graph: give a ComputationGraph"),
+    ],
+)
+def test_what_is_no_graph_and_no_cluster_is_refused(call, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        call()
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("proposed", "kind", "message"),
+    [
+        (None, ConfigError, "source: Mine returned NoneType; return two arrays"),
+        ((1,), ConfigError, "source: Mine returned 1 values; return two arrays"),
+        ((1, 2, 3), ConfigError, "source: Mine returned 3 values; return two arrays"),
+        (np.array(2), ConfigError, "source: Mine returned ndarray; return two arrays"),
+        ({"a": 1, "b": 2}, ConfigError, "source: Mine returned dict; return two arrays"),
+        ((None, None), PlanError, r"sequence has shape \(\)"),
+        (([[0, 1], [0]], [[0, 0], [0, 0]]), PlanError, "sequence has rows of different lengths"),
+    ],
+)
+def test_what_a_source_returns_is_checked(proposed, kind, message):
+    class Mine:
+        def propose(self, graph, cluster, count, key):
+            return proposed
+
+    with pytest.raises(kind, match=message) as error:
+        propose(GRAPH, FREE, source=Mine())
+    assert "\n" not in str(error.value)
+
+
 def test_what_a_source_gets_wrong_is_said():
     class Wrong:
         def propose(self, graph, cluster, count, key):
@@ -207,10 +249,65 @@ def test_a_target_is_asked_at_once_or_by_name():
     np.testing.assert_array_equal(noise.measured, noisy(GRAPH, FREE).measure(found.plans[:4]))
 
 
-@pytest.mark.parametrize("value", [float("nan"), -1.0, "2", None, True])
+def test_gains_that_are_infinite():
+    found = listed()
+
+    def gain(*numbers):
+        return select(found, lambda plan: numbers[found.plans.index(plan)], len(numbers)).gain
+
+    assert gain(np.inf, 2.0) == gain(1.0, 0.0) == gain(np.inf, 0.0) == np.inf
+    assert gain(0.0, 1.0) == gain(0.0, 0.0) == 1.0
+
+
+def test_plans_that_cannot_be_run_are_not_chosen():
+    with pytest.raises(ConfigError, match="can run none of the 8 plans that were tried"):
+        select(listed(), lambda _: np.inf)
+
+
+class Returns:
+    """A target whose measurements are made by a function of the plans."""
+
+    def __init__(self, function):
+        self.measure = function
+
+
+@pytest.mark.parametrize("make", [np.array, jax.numpy.asarray, tuple, iter])
+def test_arrays_are_measurements(make):
+    found = listed(keep=3)
+    assert select(found, Returns(lambda _: make([3.0, 1.0, 2.0]))).index == 1
+    numbers = iter([np.array(3.0), jax.numpy.float32(1), np.array(2)])
+    assert select(found, lambda _: next(numbers)).index == 1
+
+
+@pytest.mark.parametrize(
+    "value", [None, 2.0, np.array(2.0), np.ones((3, 1)), {0: 1.0, 1: 2.0, 2: 3.0}, {1.0, 2.0, 3.0}, "123"]
+)
+def test_measurements_that_are_no_sequence_are_refused(value):
+    with pytest.raises(ConfigError, match=r"measure returned .*; return a sequence of numbers") as error:
+        select(listed(keep=3), Returns(lambda _: value))
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("target", [3, None, SimulatedTarget, [1.0], Returns(3)])
+def test_what_is_no_target_is_refused(target):
+    with pytest.raises(ConfigError, match=r"target: (give a function of a plan|SimulatedTarget is a class)"):
+        select(listed(), target)
+
+
+def test_what_are_no_plans_is_refused():
+    for plans in (None, 1, [1, 2], "plans", listed()[0]):
+        with pytest.raises(ConfigError, match="plans: give ") as error:
+            select(plans, lambda _: 1.0)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "value", [float("nan"), -1.0, "2", None, True, 10**400, np.ones(1), np.array(True), np.ones((9, 9))]
+)
 def test_measurements_that_are_no_time_are_refused(value):
-    with pytest.raises(ConfigError, match="for plan 0; return seconds"):
+    with pytest.raises(ConfigError, match="for plan 0; return seconds") as error:
         select(listed(), lambda _: value)
+    assert "\n" not in str(error.value)
 
 
 def test_select_refuses_what_cannot_be():

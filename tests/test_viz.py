@@ -12,7 +12,7 @@ from work import lines_of
 from regal_jax.errors import ConfigError, PlanError
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.plan import Plan, decode_order
-from regal_jax.viz import plot_history, plot_plan
+from regal_jax.viz import plot_graph, plot_history, plot_plan
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -93,6 +93,37 @@ def test_odd_plans_are_drawn(tmp_path):
     assert any("OVERFLOW by 1.00 TiB" in ax.get_title(loc="left") for ax in figure.axes[1:])
     labels = [t.get_text() for t in figure.axes[0].get_legend().get_texts()]
     assert labels == ["_hidden", "_SOURCE$"]
+
+
+@pytest.mark.parametrize("ops", [2, 70])
+def test_odd_names_and_kinds_of_graphs_are_drawn(tmp_path, ops):
+    b = GraphBuilder("$\\frac{1$")
+    for o in range(ops):
+        b.add_op(f"$name_{{{o}", kind=("$_{$", "_hidden")[o % 2], runtime=1.0, outputs=[8])
+    figure = plot_graph(b.build(), tmp_path / "graph.png")
+    labels = figure.axes[0].get_legend().get_texts() if ops == 2 else figure.axes[2].get_yticklabels()
+    assert {text.get_text() for text in labels} == {"$_{$", "_hidden"}
+
+
+@pytest.mark.parametrize("plot", [plot_plan, plot_graph, plot_history])
+@pytest.mark.parametrize("width", [0, -1, float("nan"), float("inf"), "x", None, 10**400])
+def test_widths_that_cannot_be_are_refused(plot, width):
+    plan, graph = worked_plan()
+    with pytest.raises(ConfigError, match="width: must be a number of inches from 1 to 200, got "):
+        plot(graph if plot is plot_graph else plan, width=width)
+
+
+@pytest.mark.parametrize(
+    ("plot", "message"),
+    [
+        (lambda plan, graph: plot_plan(graph), "plan: give a Plan, got ComputationGraph"),
+        (lambda plan, graph: plot_history(graph), "plan: give a Plan, got ComputationGraph"),
+        (lambda plan, graph: plot_graph(plan), "graph: give a ComputationGraph, got Plan"),
+    ],
+)
+def test_a_graph_is_no_plan(plot, message):
+    with pytest.raises(ConfigError, match=message):
+        plot(*worked_plan())
 
 
 @pytest.mark.parametrize(("model", "kinds"), [("blocking", 12), ("delay", 0)])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable, Mapping
 
 from regal_jax.checks import check_setting, real, shown, whole
 from regal_jax.errors import ConfigError
@@ -43,7 +44,17 @@ class OrderSearchConfig:
         for name, least in (("width", 1), ("growth", 2), ("most_width", self.width), ("guide_after", 0)):
             value = check_setting(type(self).__name__, name, getattr(self, name), least)
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "steps", tuple(self.steps))
+        for name, kind, example in (
+            ("steps", "numbers", (0.02, 0.004)),
+            ("windows", "whole numbers", (64, 256)),
+        ):
+            given = getattr(self, name)
+            if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+                raise ConfigError(
+                    f"{type(self).__name__}: {name} is {shown(given)}; give a sequence of {kind}, e.g. "
+                    f"{name}={example}"
+                )
+            object.__setattr__(self, name, tuple(given))
         object.__setattr__(self, "windows", tuple(whole(size, 1) or size for size in self.windows))
         if any(whole(size, 1) is None for size in self.windows):
             given = shown(self.windows)

@@ -153,6 +153,11 @@ def onnx_ops(
     left = _fold_constants(graph.node, parameters)
     nodes = [graph.node[i] for i in left]
     layout = _Layout(nodes, inputs, parameters, {o.name for o in graph.output})
+    for value in (o.name for o in graph.output):
+        if value not in layout.source:
+            raise FormatError(
+                f"the ONNX model has an output {value!r}, which no node produces; mend the name"
+            )
     _warn_of_unknown([value for value in layout.source if layout.matters(value)], values)
     builder = GraphBuilder(name or model.graph.name or "graph")
     _add_sources(builder, layout, values, None if input_devices is None else tuple(input_devices))

@@ -156,7 +156,10 @@ class Candidates:
 
 
 def _whole_array(name: str, array: Any, ops: int) -> np.ndarray:
-    found = np.asarray(array)
+    try:
+        found = np.asarray(array)
+    except ValueError:
+        raise PlanError(f"candidates: {name} has rows of different lengths; give (C, {ops})") from None
     if found.ndim != 2 or found.shape[1] != ops:
         raise PlanError(f"candidates: {name} has shape {found.shape}, expected (C, {ops})")
     if found.dtype.kind not in "iu":

@@ -7,7 +7,7 @@ from typing import Final
 import jax
 import numpy as np
 
-from regal_jax.checks import check_whole
+from regal_jax.checks import check_whole, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.problem import Bucket, Problem, make_problem
@@ -35,6 +35,8 @@ class _Settings:
         for field, low in (("evaluations", 1), ("runs", 0)):
             value = check_whole(f"{name}: {field}", getattr(self, field), low, 2**31 - 1)
             object.__setattr__(self, field, value)
+        if not isinstance(self.config, BrkgaConfig):
+            raise ConfigError(f"{name}: config is {shown(self.config)}; give a BrkgaConfig")
         if self.config.islands != 1:
             raise ConfigError(f"{name}: config has several islands; set runs instead")
 
@@ -52,7 +54,7 @@ class BrkgaPopulation(_Settings):
       runs: Number of runs; 0 for as many as needed.
 
     Raises:
-      ConfigError: A number is out of range.
+      ConfigError: A number is out of range, or `config` is something else.
     """
 
     def propose(
@@ -86,7 +88,7 @@ class BrkgaRuns(_Settings):
       encoding: What genes mean: ``"schedule"`` or, as in the papers, ``"chromosome"`` (`regal_jax.Brkga`).
 
     Raises:
-      ConfigError: A number is out of range, or the encoding is unknown.
+      ConfigError: As in `BrkgaPopulation`, or the encoding is unknown.
     """
 
     evaluations: int = 10

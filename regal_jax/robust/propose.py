@@ -4,8 +4,8 @@ import dataclasses
 import os
 import pathlib
 import warnings
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final, Literal
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import jax
 import numpy as np
@@ -24,7 +24,7 @@ from regal_jax.robust.scenarios import Scenarios
 from regal_jax.robust.sources import Proposer, automatic_source, make_source
 from regal_jax.robust.targets import speedup
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
-from regal_jax.solvers.loop.settings import as_key
+from regal_jax.solvers.loop.settings import as_key, check_pairs
 
 if TYPE_CHECKING:
     import pandas
@@ -225,6 +225,7 @@ def propose(
     References:
       Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, sections 2.3 and 5.
     """
+    check_pairs([graph], [cluster])
     check_whole("count", count, 1, _MOST)
     check_whole("keep", keep, 1, _MOST)
     if evaluations is not None:
@@ -239,11 +240,20 @@ def propose(
     name, proposer = make_source(source, weights=file, temperature=temperature, **options)
     with interruptible():
         key, chooses = jax.random.split(as_key(seed))
-        sequence, devices = proposer.propose(graph, cluster, count, key)
+        sequence, devices = _pair(proposer.propose(graph, cluster, count, key), name)
         found = Candidates.of(graph, cluster, sequence, devices, name)
         if not len(found):
             raise ConfigError(f"source: {name} proposed no schedule for {graph.name!r}")
         return _kept(found, keep, choose, chooses)
+
+
+def _pair(proposed: Any, name: str) -> Sequence[Any]:
+    """What a source returned, if these are two values."""
+    many = isinstance(proposed, (tuple, list, np.ndarray, jax.Array)) and getattr(proposed, "ndim", 1)
+    if not many or len(proposed) != 2:
+        given = f"{len(proposed)} values" if isinstance(proposed, (tuple, list)) else type(proposed).__name__
+        raise ConfigError(f"source: {name} returned {given}; return two arrays [C, N], (sequence, devices)")
+    return list(proposed)
 
 
 def _kept(found: Candidates, keep: int, choose: str | Scenarios, key: jax.Array) -> Proposals:

@@ -2,11 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any
 
 import numpy as np
 
-from regal_jax.checks import check_whole, is_number
+from regal_jax.checks import check_whole, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph.html import html_rows
 from regal_jax.plan import Plan
@@ -40,9 +41,14 @@ class Selection:
 
     @property
     def gain(self) -> float:
-        """Measurement of the best plan by the proxy over that of `plan`; at least 1."""
+        """Measurement of the best plan by the proxy over that of `plan`; at least 1.
+
+        It is infinite if only the first is infinite, or only the second is 0.
+        """
         first = float(self.measured[0])
-        return first / self.best if self.best > 0 else 1.0
+        if self.best > 0:
+            return first / self.best
+        return math.inf if first > 0 else 1.0
 
     def _figures(self) -> list[tuple[str, str]]:
         return [
@@ -79,7 +85,8 @@ def select(
       k: Number of plans to try; all by default.
 
     Raises:
-      ConfigError: There are no plans, a number is not allowed, or the target is unknown or returns no number.
+      ConfigError: There are no plans, a number is not allowed, the target is unknown or returns no number, or
+        it can run none of the plans.
 
     Examples:
       >>> from regal_jax import Cluster, propose, select
@@ -98,28 +105,75 @@ def select(
             )
         target = make_target(target, plans.graph, plans.candidates.cluster)
     k = None if k is None else check_whole("k", k, 1)
-    order = list(plans) if isinstance(plans, Proposals) else sorted(plans, key=lambda plan: plan.sort_key)
-    tried = tuple(order[:k])
+    tried = tuple(_ordered(plans)[:k])
     if not tried:
         raise ConfigError("plans: there are none; give at least one")
     measured = _measured(target, tried)
+    if np.isinf(measured).all():
+        raise ConfigError(
+            f"target: it can run none of the {len(tried)} plans that were tried, all measurements are "
+            "infinite; try more plans with k=, or propose with other settings"
+        )
     index = int(measured.argmin())
     return Selection(tried[index], index, tried, measured)
 
 
-def _measured(target: Target | Callable[[Plan], float], plans: Sequence[Plan]) -> np.ndarray:
-    if isinstance(target, Target):
-        values = list(target.measure(plans))
+def _ordered(plans: Any) -> Sequence[Plan]:
+    """The plans in the order in which they are tried."""
+    if isinstance(plans, Proposals):
+        return plans.plans
+    if not isinstance(plans, Iterable):
+        raise ConfigError(f"plans: give the result of propose, or a list of plans, got {_short(plans)}")
+    given = list(plans)
+    for plan in given:
+        if not isinstance(plan, Plan):
+            raise ConfigError(f"plans: give plans only, got {_short(plan)} among them")
+    return sorted(given, key=lambda plan: plan.sort_key)
+
+
+def _measured(target: Any, plans: Sequence[Plan]) -> np.ndarray:
+    if isinstance(target, type):
+        raise ConfigError(f"target: {target.__name__} is a class; give an object of it")
+    if isinstance(target, Target) and callable(target.measure):
+        values = _listed(target.measure(plans))
         if len(values) != len(plans):
             raise ConfigError(f"target: {len(values)} measurements of {len(plans)} plans; return one each")
-    else:
+    elif callable(target):
         values = []
         for plan in plans:
             check_interrupt()
             values.append(target(plan))
-    for i, value in enumerate(values):
-        if not is_number(value) or math.isnan(value) or value < 0:
-            raise ConfigError(
-                f"target: the function returned {value!r} for plan {i}; return seconds, or infinity"
-            )
-    return np.array(values, np.float64)
+    else:
+        raise ConfigError(
+            "target: give a function of a plan, or an object with a method measure(plans), got "
+            f"{_short(target)}"
+        )
+    return np.array([_seconds(value, i) for i, value in enumerate(values)], np.float64)
+
+
+def _listed(values: Any) -> list[Any]:
+    """The measurements that a method returned."""
+    unordered = isinstance(values, (Mapping, Set, str, bytes)) or not isinstance(values, Iterable)
+    if unordered or getattr(values, "ndim", 1) != 1:
+        raise ConfigError(
+            f"target: the method measure returned {_short(values)}; return a sequence of numbers, one per "
+            "plan"
+        )
+    return list(values)
+
+
+def _seconds(value: Any, plan: int) -> float:
+    # Arrays without axes are numbers, too.
+    number = value.item() if getattr(value, "ndim", None) == 0 else value
+    found = real(number, 0, infinite=True)
+    if found is None:
+        raise ConfigError(
+            f"target: the function returned {_short(value)} for plan {plan}; return seconds, or infinity"
+        )
+    return found
+
+
+def _short(value: Any) -> str:
+    """A value in one short line."""
+    text = " ".join(shown(value).split())
+    return text if len(text) <= 60 else f"{text[:40]}..."

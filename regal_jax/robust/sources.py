@@ -250,10 +250,7 @@ def make_source(
     """
     check_number("temperature", temperature, 1e-6, 1e6)
     if not isinstance(source, str):
-        if not isinstance(source, Proposer):
-            raise ConfigError(
-                f"source: {type(source).__name__} has no method propose(graph, cluster, count, key)"
-            )
+        _check_proposer("source", source)
         return getattr(source, "name", type(source).__name__), source
     source = known_name(source, SOURCES)
     if source not in SOURCES:
@@ -270,16 +267,23 @@ def make_source(
         raise ConfigError(f"source {source}: {reason}") from None
 
 
+def _check_proposer(argument: str, given: Any) -> None:
+    """Refuses what is not an object with the method of `Proposer`."""
+    if isinstance(given, type):
+        raise ConfigError(f"{argument}: {given.__name__} is a class; give an object, {given.__name__}()")
+    if not isinstance(given, Proposer):
+        raise ConfigError(
+            f"{argument}: {type(given).__name__} has no method propose(graph, cluster, count, key)"
+        )
+
+
 def _learned(source: str, weights: "str | Proposer | SchedulePolicy | None", temperature: float) -> Proposer:
     if weights is not None and not isinstance(weights, str):
         from regal_jax.gflownet import SchedulePolicy
 
         if isinstance(weights, SchedulePolicy):
             return SampledSchedules(weights, temperature if source == _NETWORK else _PPO_TEMPERATURE)
-        if not isinstance(weights, Proposer):
-            raise ConfigError(
-                f"weights: {type(weights).__name__} has no method propose(graph, cluster, count, key)"
-            )
+        _check_proposer("weights", weights)
         return weights
     return LOADERS[source](weights or "default", temperature)
 

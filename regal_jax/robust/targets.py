@@ -17,6 +17,7 @@ from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Plan
 from regal_jax.robust.candidates import Candidates
 from regal_jax.robust.timing import start_times
+from regal_jax.solvers.loop.settings import check_pairs
 
 __all__ = [
     "BANDWIDTH_DELAY",
@@ -59,11 +60,17 @@ class SimulatedTarget:
       name: Name in tables.
       graph: The graph with the runtimes and sizes of the target.
       cluster: The cluster with the links of the target.
+
+    Raises:
+      ConfigError: These are no graph and no cluster.
     """
 
     name: str
     graph: ComputationGraph
     cluster: Cluster
+
+    def __post_init__(self) -> None:
+        check_pairs([self.graph], [self.cluster])
 
     def makespans(self, sequence: np.ndarray, devices: np.ndarray) -> np.ndarray:
         """``[C]`` float64 makespans of schedules on the target, in the graph's time unit.
@@ -126,6 +133,7 @@ def noisy(
     Raises:
       ConfigError: The seed or the scale is out of range.
     """
+    check_pairs([graph], [cluster])
     other = with_noise(graph, seed, scale=scale)
     return SimulatedTarget("noisy", dataclasses.replace(graph, runtime=other.runtime), cluster)
 
@@ -166,6 +174,7 @@ def _linear(
     name: str, graph: ComputationGraph, cluster: Cluster, delay: float, share: float
 ) -> SimulatedTarget:
     """A target with delays linear in the bytes, which cause ``share`` of the mean delay."""
+    check_pairs([graph], [cluster])
     check_number("delay", delay, 0, 1e6)
     runtime = graph.runtime.reshape(graph.num_ops, -1).mean(axis=1)
     runtime = runtime[runtime > 0]

@@ -12,7 +12,7 @@ from regal_jax.heuristics import HostSearch, OrderSearchConfig, least_random_ord
 from regal_jax.plan import Objective, Plan
 from regal_jax.solvers.protocol import Constructive, HostSolver, Instance
 from regal_jax.solvers.searches import STARTS, settings_of
-from regal_jax.solvers.topoformer import TopoformerLike, check_field, topoformer_of
+from regal_jax.solvers.topoformer import TopoformerLike, check_field, check_topoformer, topoformer_of
 
 if TYPE_CHECKING:
     from regal_jax.heuristics import Found
@@ -185,7 +185,7 @@ class OrderSearch(OrderSearchConfig, HostSolver):
         All other settings are those of `OrderSearchConfig`.
 
     Raises:
-      ConfigError: A value is out of range.
+      ConfigError: A value is out of range, or there are no such weights.
 
     Examples:
       >>> from regal_jax import Cluster, OrderSearch, optimize
@@ -199,6 +199,11 @@ class OrderSearch(OrderSearchConfig, HostSolver):
     objective: ClassVar[Objective | None] = Objective.PEAK_MEMORY
     most_devices: ClassVar[int | None] = 1
     weights: TopoformerLike = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weights is not None:
+            check_topoformer(self.weights)
 
     @property
     def config(self) -> OrderSearchConfig:

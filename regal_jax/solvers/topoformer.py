@@ -2,6 +2,7 @@
 
 import abc
 import dataclasses
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,12 +11,19 @@ import numpy as np
 from regal_jax.checks import check_setting
 from regal_jax.plan import Objective, Plan
 from regal_jax.solvers.protocol import Constructive, Instance
-from regal_jax.solvers.weights import network_of
+from regal_jax.solvers.weights import network_of, weights_stamp
 
 if TYPE_CHECKING:
     from regal_jax.ordering import Topoformer
 
-__all__ = ["TopoformerBeam", "TopoformerLike", "TopoformerSamples", "check_field", "topoformer_of"]
+__all__ = [
+    "TopoformerBeam",
+    "TopoformerLike",
+    "TopoformerSamples",
+    "check_field",
+    "check_topoformer",
+    "topoformer_of",
+]
 
 TopoformerLike = Any
 """A `regal_jax.ordering.Topoformer`, a file of its weights, or the name of shipped weights:
@@ -34,6 +42,20 @@ def topoformer_of(given: TopoformerLike) -> "Topoformer":
     from regal_jax.ordering.shipped import SHIPPED
 
     return network_of(given, Topoformer, SHIPPED, shipped_topoformer, load_topoformer)
+
+
+def check_topoformer(given: TopoformerLike) -> None:
+    """Refuses what names no network; a file is not read yet.
+
+    Raises:
+      ConfigError: There is no such file, or ``given`` is of another type.
+    """
+    from regal_jax.ordering.shipped import SHIPPED
+
+    if not isinstance(given, (str, os.PathLike)):
+        _ = topoformer_of(given)
+    elif os.fspath(given) not in SHIPPED:
+        _ = weights_stamp(os.fspath(given), SHIPPED)
 
 
 class _Neural(Constructive):

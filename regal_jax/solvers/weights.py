@@ -9,7 +9,7 @@ from regal_jax.checks import shown
 from regal_jax.errors import ConfigError
 from regal_jax.storage.stamps import file_stamp
 
-__all__ = ["network_of"]
+__all__ = ["network_of", "weights_stamp"]
 
 _Network = TypeVar("_Network")
 
@@ -43,8 +43,17 @@ def network_of(
     path = os.fspath(given)
     if path in shipped:
         return make(path)
+    return _loaded(load, path, weights_stamp(path, shipped))
+
+
+def weights_stamp(path: str, shipped: Collection[str]) -> tuple[int, int]:
+    """The `file_stamp` of a file of weights.
+
+    Raises:
+      ConfigError: There is no such file; the message names the ``shipped`` weights.
+    """
     names = ", ".join(map(repr, shipped))
-    return _loaded(load, path, file_stamp(path, "weights", f"give a file of weights, or one of {names}"))
+    return file_stamp(path, "weights", f"give a file of weights, or one of {names}")
 
 
 @functools.lru_cache(maxsize=4)

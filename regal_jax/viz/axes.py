@@ -1,9 +1,11 @@
 """Units and style shared by all pictures."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+from regal_jax.checks import real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph.units import TIME_UNITS
 from regal_jax.storage.atomic import writing
@@ -11,8 +13,24 @@ from regal_jax.storage.atomic import writing
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
 
-__all__ = ["bare", "byte_scale", "check_picture", "picture_formats", "save", "scaled", "short", "time_scale"]
+__all__ = [
+    "bare",
+    "byte_scale",
+    "check_drawn",
+    "check_picture",
+    "picture_formats",
+    "save",
+    "scaled",
+    "short",
+    "time_scale",
+    "write_labels",
+]
+
+_LEAST_WIDTH: Final = 1.0
+_MOST_WIDTH: Final = 200.0
+"""Inches. In less, nothing is legible; more is more than a picture can have."""
 
 
 def time_scale(longest: float, time_unit: str) -> tuple[float, str]:
@@ -44,12 +62,35 @@ def bare(ax: "Axes") -> None:
     ax.tick_params(left=False)
 
 
+def write_labels(legend: "Legend", labels: Iterable[str]) -> None:
+    """Sets the labels of a finished legend: earlier ones that begin with "_" are dropped by matplotlib, and
+    those with "$" are read as mathematics.
+    """
+    for text, label in zip(legend.get_texts(), labels, strict=True):
+        text.set_parse_math(False)
+        text.set_text(label)
+
+
 def scaled(ax: "Axes", axis: Literal["x", "y"]) -> None:
     """Removes the frame where there is no scale, and draws grid lines for ``axis``."""
     for side in ("top", "right"):
         ax.spines[side].set_visible(False)
     ax.grid(axis=axis, color="#dddddd", lw=0.5)
     ax.set_axisbelow(True)
+
+
+def check_drawn(what: str, given: Any, kind: type, width: Any) -> None:
+    """Checks that ``given``, the argument ``what`` of a plot, is of its kind, and the width of the plot.
+
+    Raises:
+      ConfigError: It is of another kind, or the width is no number of inches in the range.
+    """
+    if not isinstance(given, kind):
+        raise ConfigError(f"{what}: give a {kind.__name__}, got {type(given).__name__}")
+    if real(width, _LEAST_WIDTH, _MOST_WIDTH) is None:
+        raise ConfigError(
+            f"width: must be a number of inches from {_LEAST_WIDTH:g} to {_MOST_WIDTH:g}, got {shown(width)}"
+        )
 
 
 def picture_formats() -> frozenset[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from regal_jax.graph import ComputationGraph
-from regal_jax.viz.axes import bare, byte_scale, save, scaled, short, time_scale
+from regal_jax.viz.axes import bare, byte_scale, check_drawn, save, scaled, short, time_scale, write_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,9 +40,13 @@ def plot_graph(
 
     Returns:
       The figure; no global state of matplotlib is touched.
+
+    Raises:
+      ConfigError: This is no graph, or the width or the suffix is not allowed.
     """
     from regal_jax.viz.figure import PlanFigure
 
+    check_drawn("graph", graph, ComputationGraph, width)
     level = _levels(graph)
     if graph.num_ops <= _MOST_OPS:
         tallest = int(np.bincount(level).max())
@@ -53,7 +57,7 @@ def plot_graph(
         axes = figure.subplots(2, 2).ravel()
         _draw_levels(axes[:2], graph, level)
         _draw_kinds(axes[2:], graph)
-    figure.suptitle(str(graph), fontsize=9)
+    figure.suptitle(str(graph), fontsize=9, parse_math=False)
     save(figure, path)
     return figure
 
@@ -94,10 +98,12 @@ def _draw_ops(ax: "Axes", graph: ComputationGraph, level: np.ndarray) -> None:
     for o, name in enumerate(graph.op_names):
         box = {"boxstyle": "round,pad=0.25", "fc": colour.get(graph.op_kinds[o], _COLOURS[-1]), "ec": "none"}
         where = (level[o], -height[o])
-        ax.text(*where, short(name, room), fontsize=6, ha="center", va="center", color="white", bbox=box)
-    for kind, fill in colour.items():
-        ax.plot([], [], "s", color=fill, label=kind or "(none)")
-    ax.legend(fontsize=6, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+        text = short(name, room)
+        ax.text(*where, text, fontsize=6, ha="center", va="center", color="white", bbox=box, parse_math=False)
+    for fill in colour.values():
+        ax.plot([], [], "s", color=fill, label="kind")
+    legend = ax.legend(fontsize=6, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    write_labels(legend, [kind or "(none)" for kind in colour])
     ax.set_xlim(-0.6, int(level.max()) + 0.6)
     ax.set_ylim(-float(height.max()) - 0.7, float(height.max()) + 0.7)
     bare(ax)
@@ -127,7 +133,9 @@ def _draw_kinds(axes: "np.ndarray", graph: ComputationGraph) -> None:
         total = np.bincount(which, values, minlength=len(kinds))
         most = np.argsort(-total, kind="stable")[:_KINDS][::-1]
         factor, unit = scale(float(total.max()))
-        ax.barh([short(str(kinds[i]) or "(none)", 24) for i in most], total[most] * factor, color=_COLOURS[1])
+        ax.barh(range(len(most)), total[most] * factor, color=_COLOURS[1])
+        labels = [short(str(kinds[i]) or "(none)", 24) for i in most]
+        ax.set_yticks(range(len(most)), labels, parse_math=False)
         ax.set_xlabel(f"{label} ({unit})", fontsize=8)
         ax.tick_params(labelsize=7)
         scaled(ax, "x")

@@ -8,7 +8,7 @@ import numpy as np
 from regal_jax.errors import PlanError
 from regal_jax.graph.units import format_bytes, format_time
 from regal_jax.plan import Objective, Plan
-from regal_jax.viz.axes import bare, byte_scale, save, short, time_scale
+from regal_jax.viz.axes import bare, byte_scale, check_drawn, save, short, time_scale
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,10 +30,12 @@ def plot_history(plan: Plan, path: str | os.PathLike[str] | None = None, *, widt
       The figure; no global state of matplotlib is touched.
 
     Raises:
+      ConfigError: This is no plan, or the width or the suffix is not allowed.
       PlanError: The plan has no such history.
     """
     from regal_jax.viz.figure import PlanFigure
 
+    check_drawn("plan", plan, Plan, width)
     evaluations, best = _history(plan)
     makespan = plan.objective is Objective.MAKESPAN
     finite = best[np.isfinite(best)]

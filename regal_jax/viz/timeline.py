@@ -7,7 +7,7 @@ import numpy as np
 
 from regal_jax.graph.units import format_bytes, format_time
 from regal_jax.plan import Plan
-from regal_jax.viz.axes import bare, byte_scale, save, short, time_scale
+from regal_jax.viz.axes import bare, byte_scale, check_drawn, save, short, time_scale, write_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,9 +41,13 @@ def plot_plan(plan: Plan, path: str | os.PathLike[str] | None = None, *, width: 
 
     Returns:
       The figure; no global state of matplotlib is touched.
+
+    Raises:
+      ConfigError: This is no plan, or the width or the suffix is not allowed.
     """
     from regal_jax.viz.figure import PlanFigure
 
+    check_drawn("plan", plan, Plan, width)
     d = plan.cluster.num_devices
     panels = sorted(np.argsort(-plan.peak_memory, kind="stable")[:_MOST_PANELS].tolist())
     heights = [0.5 + max(0.42 * d, 1.2), *(0.95 for _ in panels)]
@@ -172,10 +176,7 @@ def _legend(ax: "Axes", entries: list[tuple[Any, str]]) -> None:
         handleheight=0.9,
         columnspacing=1.2,
     )
-    # Labels are set afterwards: matplotlib drops those that begin with "_" and reads "$" as mathematics.
-    for text, (_, label) in zip(legend.get_texts(), entries, strict=True):
-        text.set_parse_math(False)
-        text.set_text(label)
+    write_labels(legend, [label for _, label in entries])
 
 
 # Memory -------------------------------------------------------------------------------------------
