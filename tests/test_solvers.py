@@ -706,6 +706,22 @@ def test_a_plan_of_a_solver_is_replayed(name):
             optimize(GRAPH, TWO, method=Searches(plan), evaluations=10)
 
 
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (3, "give an Entry, got 3"),
+        (Entry("", "R", "x", Made), "name is ''; give one without spaces"),
+        (Entry("foo bar", "R", "x", Made), "name is 'foo bar'"),
+        (Entry("a,b", "R", "x", Made), "name is 'a,b'"),
+        (Entry("foo", "R", "x", 3), "make of 'foo' is 3; give a function"),
+    ],
+)
+def test_what_is_no_entry_is_not_registered(entry, message):
+    with pytest.raises(ConfigError, match=f"register: {re.escape(message)}"):
+        register(entry)
+    assert "foo" not in solvers()
+
+
 def test_a_solver_returns_one_plan_for_each_graph():
     plan = run_heuristic("partition-dfs", GRAPH, TWO)
     assert optimize(GRAPH, TWO, method=Made((plan,))).makespan == plan.makespan

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from regal_jax.checks import known_name
+from regal_jax.checks import known_name, shown
 from regal_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -156,8 +156,17 @@ def register(entry: Entry) -> None:
     """Registers a solver under its name in this process.
 
     Raises:
-      ConfigError: The name is taken.
+      ConfigError: This is no `Entry`, its name is taken or has spaces, commas or "=", or it makes nothing.
     """
+    if not isinstance(entry, Entry):
+        raise ConfigError(f"register: give an Entry, got {shown(entry)}")
+    name = entry.name
+    if not isinstance(name, str) or not name or any(c.isspace() or c in ",=" for c in name):
+        raise ConfigError(f"register: name is {shown(name)}; give one without spaces, commas or '='")
+    if not callable(entry.make):
+        raise ConfigError(
+            f"register: make of {name!r} is {shown(entry.make)}; give a function, such as the class"
+        )
     if known_name(entry.name, solvers()) in solvers():
         raise ConfigError(f"register: there is a solver {entry.name!r} already; choose another name")
     _registry[entry.name] = entry
