@@ -122,7 +122,9 @@ def _lpmf(
     input_rows: Any, inputs: Any, waiting: Any, after_rows: Any, after: Any,
     order: Any, rank: Any, freed: Any, ready: Any, changed: Any, tree: Any,
 ) -> Any:  # fmt: skip
-    """`lpmf` in loops, into ``order``. It and the arguments after it have zeros, ``tree`` has -1.
+    """`lpmf` in loops, which write the result to ``order``.
+
+    The last six arguments are space: ``tree`` is filled with -1, the others with zeros.
 
     The ready ops are leaves of a binary tree, sorted by the memory that they need. Every node stores the best
     op below it, so the op of least growth below a limit is found in logarithmic time.

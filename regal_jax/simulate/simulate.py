@@ -90,7 +90,7 @@ def simulate(
 
     Raises:
       ConfigError: The implementation is unknown, the decisions have other sizes than the problem, or an op
-        is placed on no device. (Within a traced function nobody sees the placements, which must be right.)
+        is placed on a device that does not exist. Within a traced function, values are not checked.
     """
     if implementation is not None and implementation not in IMPLEMENTATIONS:
         raise ConfigError(

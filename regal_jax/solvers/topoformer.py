@@ -53,9 +53,9 @@ def check_topoformer(given: TopoformerLike) -> None:
     from regal_jax.ordering.shipped import SHIPPED
 
     if not isinstance(given, (str, os.PathLike)):
-        _ = topoformer_of(given)
+        topoformer_of(given)
     elif os.fspath(given) not in SHIPPED:
-        _ = weights_stamp(os.fspath(given), SHIPPED)
+        weights_stamp(os.fspath(given), SHIPPED)
 
 
 class _Neural(Constructive):
