@@ -14,6 +14,7 @@ from regal_jax.errors import ConfigError
 
 __all__ = [
     "check_callback",
+    "check_kind",
     "check_number",
     "check_setting",
     "check_whole",
@@ -58,6 +59,21 @@ def check_callback(name: str, value: Any) -> None:
     """
     if value is not None and not callable(value):
         raise ConfigError(f"{name}: {shown(value)} is no function; give one, or leave it out")
+
+
+def check_kind(what: str, value: Any, kind: type) -> None:
+    """Refuses an argument of another type.
+
+    Args:
+      what: Name of the value in the error message.
+      value: The value to check, of any type.
+      kind: The type that it must have.
+
+    Raises:
+      ConfigError: It has another type.
+    """
+    if not isinstance(value, kind):
+        raise ConfigError(f"{what}: give a {kind.__name__}, got {type(value).__name__}")
 
 
 def is_number(value: Any) -> bool:

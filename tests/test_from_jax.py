@@ -544,6 +544,8 @@ def test_what_cannot_be_traced_is_refused_in_one_line_with_its_cause(fn, args, c
         ({"while_trip_count": -1}, "while_trip_count: -1 must be finite"),
         ({"while_trip_count": float("nan")}, "while_trip_count: nan must be finite"),
         ({"profile": "abacus"}, "unknown device 'abacus'; use one of h200"),
+        ({"profile": 3}, "unknown device 3; use one of h200"),
+        ({"profile": ["h200", ["h100"]]}, "unknown device \\['h100'\\]; use one of h200"),
         ({"profile": ()}, "profile: got no device"),
     ],
 )

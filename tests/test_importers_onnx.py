@@ -388,6 +388,14 @@ def test_inputs_and_parameters_may_be_outputs():
     assert graph.tensor_keep.all()
 
 
+@pytest.mark.parametrize("given", [b"", 3, None])
+def test_what_is_no_model_is_refused(given):
+    with pytest.raises(
+        FormatError, match=f"model: got {type(given).__name__}; give the path of an .onnx file"
+    ):
+        from_onnx(given)
+
+
 def test_a_model_that_names_no_opset_is_refused():
     proto = model(RELU, [info("x", 3)], [info("y", 3)])
     del proto.opset_import[:]

@@ -172,6 +172,14 @@ def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == ["plan.json"]
 
 
+def test_verify_and_compare_say_what_they_take():
+    plan, _ = worked_plan()
+    with pytest.raises(ConfigError, match="graph: give a ComputationGraph, got str"):
+        plan.verify("graph.json")
+    with pytest.raises(ConfigError, match="other: give a Plan, got int"):
+        plan.compare(3)
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -12,7 +12,22 @@ from work import lines_of
 from regal_jax.errors import ConfigError, PlanError
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.plan import Plan, decode_order
-from regal_jax.viz import plot_graph, plot_history, plot_plan
+from regal_jax.viz import (
+    plot_entropies,
+    plot_execution,
+    plot_graph,
+    plot_history,
+    plot_improvements,
+    plot_limits,
+    plot_plan,
+    plot_quality,
+    plot_rounds,
+    plot_seconds,
+    plot_sizes,
+    plot_targets,
+    plot_temperatures,
+    plot_training,
+)
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -105,12 +120,34 @@ def test_odd_names_and_kinds_of_graphs_are_drawn(tmp_path, ops):
     assert {text.get_text() for text in labels} == {"$_{$", "_hidden"}
 
 
-@pytest.mark.parametrize("plot", [plot_plan, plot_graph, plot_history])
-@pytest.mark.parametrize("width", [0, -1, float("nan"), float("inf"), "x", None, 10**400])
-def test_widths_that_cannot_be_are_refused(plot, width):
-    plan, graph = worked_plan()
-    with pytest.raises(ConfigError, match="width: must be a number of inches from 1 to 200, got "):
-        plot(graph if plot is plot_graph else plan, width=width)
+ONES = np.ones(2)
+INTERVAL = (0.1, 0.0, 0.2)
+HISTORY = {"evaluations": [1, 2], "best": [3.0, 2.0]}
+DRAWN = {
+    plot_plan: lambda plan, graph: [plan],
+    plot_graph: lambda plan, graph: [graph],
+    plot_history: lambda plan, graph: [dataclasses.replace(plan, provenance={"history": HISTORY})],
+    plot_execution: lambda plan, graph: [plan, *np.zeros((2, 2), int), ONES, ONES],
+    plot_sizes: lambda plan, graph: [{"a": [{"ops": 2, "edges": 1, "depth": 2, "width": 1}]}],
+    plot_improvements: lambda plan, graph: [{"a": ONES}, "b"],
+    plot_entropies: lambda plan, graph: [{"a": ONES}],
+    plot_limits: lambda plan, graph: [{"a": {100: INTERVAL}}, "b"],
+    plot_rounds: lambda plan, graph: [{2: [0.1]}],
+    plot_seconds: lambda plan, graph: [{"a": ONES}],
+    plot_quality: lambda plan, graph: [{"a": [(1.0, INTERVAL)]}],
+    plot_targets: lambda plan, graph: [{"a": {"proxy": ONES, "noisy": ONES}}],
+    plot_temperatures: lambda plan, graph: [{"a": {"1": ONES}}],
+    plot_training: lambda plan, graph: [{"a": [(ONES, ONES)]}, "speed-up"],
+}
+
+
+@pytest.mark.parametrize("plot", DRAWN)
+def test_widths_that_cannot_be_are_refused(plot):
+    arguments = DRAWN[plot](*worked_plan())
+    assert plot(*arguments, width=6.0).get_figwidth() >= 5.0
+    for width in (0, -1, float("nan"), float("inf"), "x", None, 10**400):
+        with pytest.raises(ConfigError, match="width: must be a number of inches from 1 to 200, got "):
+            plot(*arguments, width=width)
 
 
 @pytest.mark.parametrize(

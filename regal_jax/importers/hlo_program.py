@@ -16,7 +16,7 @@ from regal_jax.importers.hlo_cost import Flops, computation_flops, instruction_f
 from regal_jax.importers.hlo_flow import trace
 from regal_jax.importers.hlo_sharing import aliases, callees
 from regal_jax.importers.hlo_text import Computation, Instruction, Module, names_in, parse_module
-from regal_jax.importers.roofline import DeviceProfile, find_profile
+from regal_jax.importers.roofline import DeviceProfile, find_profile, profile_list
 from regal_jax.runtime.interrupts import interruptible
 
 __all__ = ["from_hlo", "order_computations", "parse_hlo"]
@@ -104,9 +104,7 @@ def parse_hlo(
     Raises:
       FormatError, GraphError, ConfigError: As `from_hlo`.
     """
-    profiles = [profile] if isinstance(profile, (str, DeviceProfile)) else list(profile)
-    if not profiles:
-        raise ConfigError("profile: got no device; name at least one")
+    profiles = profile_list(profile)
     if real(while_trip_count, 0) is None:
         raise ConfigError(f"while_trip_count: {shown(while_trip_count)} must be finite and zero or more")
     module = parse_module(text)

@@ -16,7 +16,7 @@ from regal_jax.importers.jax_call import ArgName, FlatCall, Leaf
 from regal_jax.importers.jax_leaks import refusing_leaks
 from regal_jax.importers.measured import MEASURED, MeasuredProfile
 from regal_jax.importers.op_cost import op_seconds
-from regal_jax.importers.roofline import DeviceProfile, find_profile
+from regal_jax.importers.roofline import DeviceProfile, find_profile, profile_list
 from regal_jax.runtime.interrupts import interruptible
 
 __all__ = ["TracedCall", "argument_names", "from_jax", "trace_call"]
@@ -140,9 +140,7 @@ def from_jax(
     resident = argument_names(resident_argnums, known, "resident_argnums")
     donated = None if donate_argnums is None else argument_names(donate_argnums, known, "donate_argnums")
     devices = _devices(input_devices, known)
-    profiles = [profile] if isinstance(profile, (str, DeviceProfile, MeasuredProfile)) else list(profile)
-    if not profiles:
-        raise ConfigError("profile: got no device; name at least one")
+    profiles = profile_list(profile)
     if real(while_trip_count, 0) is None:
         raise ConfigError(f"while_trip_count: {shown(while_trip_count)} must be finite and zero or more")
     traced = trace_call(fn, args, kwargs, static, name)

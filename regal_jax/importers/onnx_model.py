@@ -56,6 +56,10 @@ def from_onnx(model: PathLike | Any, **options: Any) -> ComputationGraph:
       ('x', 'start', 'relu')
     """
     if not isinstance(model, (str, os.PathLike)):
+        if not isinstance(model, import_onnx().ModelProto):
+            raise FormatError(
+                f"model: got {type(model).__name__}; give the path of an .onnx file, or a ModelProto"
+            )
         return onnx_ops(model, **options).graph
     with at_path(model):
         return parse_onnx(read_bytes(model, MAX_MODEL_BYTES), **{"name": graph_name(model), **options})

@@ -2,14 +2,16 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeVar
 
 from regal_jax.checks import real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph.units import Quantity, parse_bandwidth, parse_time
 
-__all__ = ["PROFILES", "DeviceProfile", "find_profile"]
+__all__ = ["PROFILES", "DeviceProfile", "find_profile", "profile_list"]
+
+_Profile = TypeVar("_Profile")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,9 +132,23 @@ def find_profile(profile: str | DeviceProfile) -> DeviceProfile:
     """
     if isinstance(profile, DeviceProfile):
         return profile
-    name = profile.lower() if isinstance(profile, str) else profile
-    if name not in PROFILES:
+    found = PROFILES.get(profile.lower()) if isinstance(profile, str) else None
+    if found is None:
         raise ConfigError(
             f"profile: unknown device {profile!r}; use one of {', '.join(PROFILES)}, or a DeviceProfile"
         )
-    return PROFILES[name]
+    return found
+
+
+def profile_list(profile: _Profile | Iterable[_Profile]) -> list[_Profile]:
+    """One profile, or several, as a list; names are not looked up.
+
+    Raises:
+      ConfigError: There is none.
+    """
+    profiles: list[Any] = [profile]
+    if isinstance(profile, Iterable) and not isinstance(profile, str):
+        profiles = list(profile)
+    if not profiles:
+        raise ConfigError("profile: got no device; name at least one")
+    return profiles

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph import Colocate, ComputationGraph, Pin, constrain
-from regal_jax.importers.roofline import DeviceProfile, find_profile
+from regal_jax.importers.roofline import DeviceProfile, find_profile, profile_list
 from regal_jax.runtime.interrupts import interruptible
 
 if TYPE_CHECKING:
@@ -139,9 +139,7 @@ def torch_ops(
         raise ConfigError("loss: has no meaning in form='forward'; use form='gradient'")
     kwargs = dict(kwargs or {})
     devices = _devices(input_devices, [*range(len(args)), *kwargs])
-    profiles = [profile] if isinstance(profile, (str, DeviceProfile)) else list(profile)
-    if not profiles:
-        raise ConfigError("profile: got no device; name at least one")
+    profiles = profile_list(profile)
     found = [find_profile(p) for p in profiles]
     name = name or type(module).__name__
     arguments = [*range(len(args)), *kwargs]

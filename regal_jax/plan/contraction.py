@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from regal_jax.checks import check_number, check_whole, shown, whole
+from regal_jax.checks import check_kind, check_number, check_whole, shown, whole
 from regal_jax.errors import ConfigError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.graph.merging import ANCHOR_KINDS, merge_labels
@@ -200,8 +200,7 @@ def contract(
       >>> print(made)
       5 ops contracted to 1
     """
-    if not isinstance(graph, ComputationGraph):
-        raise ConfigError(f"graph: give a ComputationGraph, got {type(graph).__name__}")
+    check_kind("graph", graph, ComputationGraph)
     share = check_number("max_share", max_share, 0, 1)
     if max_members is not None and whole(max_members, 1) is None:
         raise ConfigError(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from regal_jax.checks import check_kind
 from regal_jax.errors import FormatError, MissingExtraError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph, once_a_pair, runtime_matrix
 from regal_jax.graph.html import html_rows
@@ -203,6 +204,7 @@ class Plan:
         It does not check that the plan fits the memory: see `overflow`.
 
         Raises:
+          ConfigError: ``graph`` is no graph.
           PlanError: The first violation.
 
         Examples:
@@ -341,8 +343,10 @@ class Plan:
         """The differences of ``other`` from this plan: makespan, peaks, transfers, placement.
 
         Raises:
+          ConfigError: ``other`` is no plan.
           PlanError: They place different ops.
         """
+        check_kind("other", other, Plan)
         return compare_plans(self, other)
 
     def __repr__(self) -> str:

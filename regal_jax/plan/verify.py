@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from regal_jax.checks import check_kind
 from regal_jax.errors import ClusterError, ConfigError, PlanError
 from regal_jax.graph import ComputationGraph, TransferModel, constrain, transfer_times
 from regal_jax.plan.replay import Timeline, check_placement
@@ -27,6 +28,7 @@ def verify(plan: "Plan", graph: ComputationGraph) -> None:
       graph: The graph for which it is stated to be.
 
     Raises:
+      ConfigError: ``graph`` is no graph.
       PlanError: The first violation.
     """
     check_graph(plan, graph)
@@ -56,8 +58,10 @@ def check_graph(plan: "Plan", graph: ComputationGraph) -> None:
     """Checks that ``plan`` is for ``graph``.
 
     Raises:
+      ConfigError: ``graph`` is no graph.
       PlanError: It is for another graph; the message names a difference that the plan shows.
     """
+    check_kind("graph", graph, ComputationGraph)
     if plan.graph_hash != graph.content_hash:
         raise PlanError(
             f"the plan is for graph {plan.graph_name!r} ({plan.graph_hash[:12]}), not for {graph.name!r} "

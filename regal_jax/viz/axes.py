@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from regal_jax.checks import real, shown
+from regal_jax.checks import check_kind, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph.units import TIME_UNITS
 from regal_jax.storage.atomic import writing
@@ -20,6 +20,7 @@ __all__ = [
     "byte_scale",
     "check_drawn",
     "check_picture",
+    "check_width",
     "picture_formats",
     "save",
     "scaled",
@@ -83,10 +84,18 @@ def check_drawn(what: str, given: Any, kind: type, width: Any) -> None:
     """Checks that ``given``, the argument ``what`` of a plot, is of its kind, and the width of the plot.
 
     Raises:
-      ConfigError: It is of another kind, or the width is no number of inches in the range.
+      ConfigError: It is of another kind, or as `check_width`.
     """
-    if not isinstance(given, kind):
-        raise ConfigError(f"{what}: give a {kind.__name__}, got {type(given).__name__}")
+    check_kind(what, given, kind)
+    check_width(width)
+
+
+def check_width(width: Any) -> None:
+    """Checks the width of a plot.
+
+    Raises:
+      ConfigError: It is no number of inches in the range.
+    """
     if real(width, _LEAST_WIDTH, _MOST_WIDTH) is None:
         raise ConfigError(
             f"width: must be a number of inches from {_LEAST_WIDTH:g} to {_MOST_WIDTH:g}, got {shown(width)}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import save, scaled
+from regal_jax.viz.axes import check_width, save, scaled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,7 +49,7 @@ def plot_improvements(
       The figure; no global state of matplotlib is touched.
 
     Raises:
-      ConfigError: No method, or one without any result.
+      ConfigError: No method, one without any result, or the width or the suffix is not allowed.
     """
 
     def draw(ax: "Axes", values: np.ndarray) -> str:
@@ -81,7 +81,7 @@ def plot_entropies(
       The figure.
 
     Raises:
-      ConfigError: No method, or one without any result.
+      ConfigError: No method, one without any result, or the width or the suffix is not allowed.
     """
 
     def draw(ax: "Axes", values: np.ndarray) -> str:
@@ -100,6 +100,7 @@ def _histograms(
     width: float,
 ) -> "Figure":
     """One panel per method; ``draw`` returns the note beside its name."""
+    check_width(width)
     from regal_jax.viz.figure import PlanFigure
 
     known = {name: v[~np.isnan(v)] for name, v in values.items()}
@@ -141,8 +142,9 @@ def plot_limits(
       The figure.
 
     Raises:
-      ConfigError: No curve.
+      ConfigError: No curve, or the width or the suffix is not allowed.
     """
+    check_width(width)
     from regal_jax.viz.figure import PlanFigure
 
     if not curves or not all(curves.values()):
@@ -185,8 +187,9 @@ def plot_rounds(
       The figure.
 
     Raises:
-      ConfigError: No run.
+      ConfigError: No run, or the width or the suffix is not allowed.
     """
+    check_width(width)
     from regal_jax.viz.figure import PlanFigure
 
     if not validation or not all(validation.values()):
@@ -220,8 +223,9 @@ def plot_seconds(
       The figure.
 
     Raises:
-      ConfigError: No method, or one without any result.
+      ConfigError: No method, one without any result, or the width or the suffix is not allowed.
     """
+    check_width(width)
     from regal_jax.viz.figure import PlanFigure
 
     known = {name: np.maximum(v[~np.isnan(v)], 1e-6) for name, v in seconds.items()}
@@ -260,8 +264,9 @@ def plot_quality(
       The figure.
 
     Raises:
-      ConfigError: No method.
+      ConfigError: No method, or the width or the suffix is not allowed.
     """
+    check_width(width)
     from regal_jax.viz.figure import PlanFigure
 
     if not points or not all(points.values()):

@@ -7,7 +7,7 @@ import numpy as np
 
 from regal_jax.graph.units import TIME_UNITS, format_time
 from regal_jax.plan import Plan
-from regal_jax.viz.axes import bare, save, short, time_scale
+from regal_jax.viz.axes import bare, check_width, save, short, time_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,11 @@ def plot_execution(
 
     Returns:
       The figure; no global state of matplotlib is touched.
+
+    Raises:
+      ConfigError: The width or the suffix is not allowed.
     """
+    check_width(width)
     from regal_jax.viz.figure import PlanFigure
 
     d, line = plan.cluster.num_devices, plan.timeline

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import save, scaled
+from regal_jax.viz.axes import check_width, save, scaled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,8 +41,9 @@ def plot_sizes(
       The figure; no global state of matplotlib is touched.
 
     Raises:
-      ConfigError: No record at all.
+      ConfigError: No record at all, or the width or the suffix is not allowed.
     """
+    check_width(width)
     from regal_jax.viz.figure import PlanFigure
 
     total = sum(len(records) for records in groups.values())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import save, scaled
+from regal_jax.viz.axes import check_width, save, scaled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,11 +38,13 @@ def plot_targets(
       The figure; no global state of matplotlib is touched.
 
     Raises:
-      ConfigError: There is no source or no target, or arrays differ in length.
+      ConfigError: There is no source or no target, arrays differ in length, or the width or the suffix is not
+        allowed.
 
     References:
       Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, Figure 2.
     """
+    check_width(width)
     targets = _targets(points)
     from regal_jax.viz.figure import PlanFigure
 

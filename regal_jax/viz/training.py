@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import save
+from regal_jax.viz.axes import check_width, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,11 +35,13 @@ def plot_temperatures(
       The figure; no global state of matplotlib is touched.
 
     Raises:
-      ConfigError: There is no network, no temperature or no schedule.
+      ConfigError: There is no network, no temperature or no schedule, or the width or the suffix is not
+        allowed.
 
     References:
       Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, Figure 3.
     """
+    check_width(width)
     from regal_jax.viz.figure import PlanFigure
 
     every = [np.asarray(values) for at in speedups.values() for values in at.values()]
@@ -80,11 +82,12 @@ def plot_training(
       The figure.
 
     Raises:
-      ConfigError: There is no curve, or one has no points.
+      ConfigError: There is no curve, one has no points, or the width or the suffix is not allowed.
 
     References:
       Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, Figures 4 and 5.
     """
+    check_width(width)
     from regal_jax.viz.figure import PlanFigure
 
     if not curves or not all(runs and all(len(steps) for steps, _ in runs) for runs in curves.values()):
