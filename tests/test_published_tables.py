@@ -25,7 +25,14 @@ ROOT = pathlib.Path(__file__).parents[1]
 EVERY = sorted(path for path in (ROOT / "benchmarks" / "tables").iterdir() if path.is_dir())
 ROBUST = [path for path in EVERY if path.name.startswith("robust-scheduling")]
 FOLDERS = [path for path in EVERY if path not in ROBUST]
-FULL = ("devices-4", "devices-8", "policy-peak-memory", "table-1-real-makespan", "table-1-synthetic-makespan")
+FULL = (
+    "devices-4",
+    "devices-8",
+    "policy-peak-memory",
+    "table-1-real-makespan",
+    "table-1-real-peak-memory",
+    "table-1-synthetic-makespan",
+)
 """Tables of which the full form was run."""
 INTERVAL = re.compile(r" \[[^]]*\]")
 
