@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regal_jax.importers import hlo_pieces
+from regal_jax.importers.hlo_lifetimes import step_lifetimes
 from regal_jax.importers.hlo_packing import Packable
-from regal_jax.importers.hlo_pieces import Piece, live_bytes, pack_pieces
+from regal_jax.importers.hlo_pieces import Piece, live_bytes, make_pieces, pack_pieces
 from regal_jax.importers.hlo_temp import TempModel
 from regal_jax.importers.hlo_text import parse_module
 from regal_jax.importers.hlo_values import read_values
@@ -180,3 +181,56 @@ def test_pieces_of_a_program_by_hand(more, last, names, arrays):
     found = ["".join(sorted(values.maker[v].instruction.name for v in row.values)) for row in rows]
     assert sorted(found) == names  # `y` is not moved, and the fusion `b` is written over `a`.
     assert pack_pieces(rows, ALIGNMENT).heap == arrays * 4096
+
+
+CALL = """HloModule m, is_scheduled=true
+
+%body (p: f32[32]) -> f32[32] {{
+  %p = f32[32]{{0}} parameter(0)
+  %a = f32[32]{{0}} dot(%p, %p)
+  %b = f32[8]{{0}} slice(%a), slice={{[0:8]}}
+  %c = f32[32]{{0}} dot(%b, %b)
+  ROOT %d = f32[32]{{0}} dot(%c, %c)
+}}
+
+ENTRY %main (x: f32[32]) -> f32[32] {{
+  %x = f32[32]{{0}} parameter(0)
+  %call = f32[32]{{0}} call(%x), to_apply=%body{attributes}
+  ROOT %e = f32[32]{{0}} dot(%call, %call)
+}}
+"""
+ONE_KERNEL = ', frontend_attributes={xla_cpu_small_call="true"}'
+
+
+def pieces_of_call(offsets, attributes=ONE_KERNEL):
+    """Names of the values of each piece with their offsets, and its size; all are in block 0."""
+    values = read_values(parse_module(CALL.format(attributes=attributes)))
+    name = {node.instruction.name: value for value, node in enumerate(values.maker)}
+    where = {name[key]: (0, offset) for key, offset in offsets.items()}
+    found = make_pieces(values, step_lifetimes(values, {}), where)
+    told = {value: key for key, value in name.items()}
+    return [({told[v]: row.offsets.get(v, 0) for v in row.values}, row.size) for row in found]
+
+
+def test_values_of_one_kernel_that_overlap_in_part_move_together():
+    # They count as alive during all of the call, so that XLA may have put them into the same bytes.
+    assert pieces_of_call({"a": 0, "b": 64, "c": 192}) == [({"a": 0, "b": 64}, 128), ({"c": 0}, 128)]
+    assert pieces_of_call({"a": 64, "b": 0, "c": 192}) == [
+        ({"a": 0}, 128),
+        ({"b": 0}, 32),
+        ({"c": 0}, 128),
+    ]
+    # The last one begins below the others; it joins two that do not overlap.
+    assert pieces_of_call({"a": 64, "b": 32, "c": 0}) == [({"a": 64, "c": 0, "b": 32}, 192)]
+    # The same bytes: as values that are written over each other.
+    assert pieces_of_call({"a": 0, "b": 0, "c": 128}) == [({"a": 0, "b": 0}, 128), ({"c": 0}, 128)]
+
+
+def test_an_unknown_overlap_is_refused():
+    # Without the attribute, the second value is made while the first one is read.
+    assert len(pieces_of_call({"a": 0, "b": 128, "c": 160}, "")) == 3
+    with pytest.raises(ValueError, match="two values overlap in part"):
+        pieces_of_call({"a": 0, "b": 64, "c": 192}, "")
+    # A value outside of the call has its own place.
+    with pytest.raises(ValueError, match="two values overlap in part"):
+        pieces_of_call({"d": 0, "e": 64})

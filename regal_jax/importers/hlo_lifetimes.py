@@ -9,7 +9,7 @@ from regal_jax.importers.hlo_sharing import callees
 from regal_jax.importers.hlo_text import names_in
 from regal_jax.importers.hlo_values import Node, Values
 
-__all__ = ["Lifetime", "lifetimes", "moments", "one_kernel_calls", "step_lifetimes"]
+__all__ = ["Lifetime", "inner_computations", "lifetimes", "moments", "one_kernel_calls", "step_lifetimes"]
 
 
 _ONE_KERNEL: Final = "xla_cpu_small_call"
@@ -89,7 +89,7 @@ def moments(
             continue
         node = values.by_name[name][rows[name][at]]
         opened = {row[0] for row in stack}
-        waiting = [c for c in _inner(node) if c not in spans and c not in opened and c in rows]
+        waiting = [c for c in inner_computations(node) if c not in spans and c not in opened and c in rows]
         if waiting:
             stack.append([waiting[0], moment, 0])
             continue
@@ -99,7 +99,7 @@ def moments(
     return times, spans
 
 
-def _inner(node: Node) -> list[str]:
+def inner_computations(node: Node) -> list[str]:
     """Computations that an instruction runs, the condition of a loop before its body."""
     if node.instruction.opcode == "while":
         return [

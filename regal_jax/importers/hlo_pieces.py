@@ -12,9 +12,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.importers.hlo_lifetimes import Lifetime
+from regal_jax.importers.hlo_lifetimes import Lifetime, inner_computations, one_kernel_calls
 from regal_jax.importers.hlo_packing import Packable, Placed, pack
 from regal_jax.importers.hlo_shapes import Array
+from regal_jax.importers.hlo_sharing import callees
 from regal_jax.importers.hlo_values import Values
 from regal_jax.runtime.compiling import for_loops, loops, usable
 
@@ -41,6 +42,7 @@ class Piece:
       spans: First and last moments of their lifetimes.
       argument: The donated argument in it, a value; ``None`` if there is none.
       result: The result of the program in it, a value; ``None`` if there is none.
+      offsets: Value -> its offset in the piece in bytes, where that is not 0.
     """
 
     values: list[int]
@@ -48,6 +50,7 @@ class Piece:
     spans: list[tuple[int, int]]
     argument: int | None = None
     result: int | None = None
+    offsets: Mapping[int, int] = dataclasses.field(default_factory=dict)
 
     @property
     def fixed(self) -> bool:
@@ -73,7 +76,8 @@ def make_pieces(values: Values, life: Sequence[Lifetime], where: Mapping[int, Pl
     """The pieces of a program.
 
     Two values are in one piece if they must share a buffer, or if they are in the same bytes at a moment,
-    since an instruction is compiled to write one over the other.
+    since an instruction is compiled to write one over the other. Within a call that is one kernel, whose
+    values count as alive during all of it, two values may also overlap in part.
 
     Args:
       values: The values of the module.
@@ -90,24 +94,43 @@ def make_pieces(values: Values, life: Sequence[Lifetime], where: Mapping[int, Pl
     for row in members.values():
         group.update(dict.fromkeys(row, row))
     pairs = _overlaps(values, life, where)
-    for pair in pairs:
-        one, two = (group[value] for value in pair)
+    offsets: dict[int, int] = dict.fromkeys(where, 0)
+    inner = _within_kernels(values) if any(where[one] != where[two] for one, two in pairs) else set()
+    for first, second in pairs:
+        one, two = group[first], group[second]
+        apart = where[second][1] - where[first][1]
+        if apart and not (first in inner and second in inner):
+            raise ValueError("two values overlap in part")
+        shift = offsets[first] + apart - offsets[second]
         if one is not two:
-            if where[pair[0]] != where[pair[1]]:
-                raise ValueError("two values overlap in part")
+            for value in two:
+                offsets[value] += shift
             one += two
             group.update(dict.fromkeys(two, one))
+        elif shift:
+            raise ValueError("values that share a buffer are apart")
     groups = {id(row): row for row in group.values()}
     allowed = {*pairs, *((two, one) for one, two in pairs)}
     for row in groups.values():
-        _check(values, life, where, row, allowed)
+        _check(values, life, where, row, allowed, offsets)
     donated = {
         value
         for value in where
         if values.maker[value].instruction.opcode == "parameter"
         and values.maker[value].computation == values.module.entry.name
     }
-    return [_piece(values, life, group, donated) for group in groups.values()]
+    return [_piece(values, life, group, donated, offsets) for group in groups.values()]
+
+
+def _within_kernels(values: Values) -> set[int]:
+    """The values that are made within calls that are one kernel each."""
+    names = {name for node in one_kernel_calls(values) for name in callees(node.instruction)}
+    while True:
+        made = [node for node in values.nodes if node.computation in names]
+        more = names.union(*(inner_computations(node) for node in made))
+        if more == names:
+            return {value for value, node in enumerate(values.maker) if node.computation in names}
+        names = more
 
 
 def _check(
@@ -116,6 +139,7 @@ def _check(
     where: Mapping[int, Place],
     row: list[int],
     allowed: set[tuple[int, int]],
+    offsets: Mapping[int, int],
 ) -> None:
     """Refuses values that come together from different places and are alive at the same moment."""
     if len({where[value] for value in row}) == 1:
@@ -123,7 +147,9 @@ def _check(
     for one, two in itertools.combinations(row, 2):
         together = life[one].start <= life[two].end and life[two].start <= life[one].end
         same = values.buffer[one] == values.buffer[two] or (one, two) in allowed
-        if together and not same:
+        (block, bottom), (other, above) = where[one], where[two]
+        kept = block == other and above - bottom == offsets[two] - offsets[one]
+        if together and not same and not kept:
             raise ValueError("a result would be written over its argument too early")
 
 
@@ -146,7 +172,13 @@ def _overlaps(values: Values, life: Sequence[Lifetime], where: Mapping[int, Plac
     return pairs
 
 
-def _piece(values: Values, life: Sequence[Lifetime], group: list[int], donated: set[int]) -> Piece:
+def _piece(
+    values: Values,
+    life: Sequence[Lifetime],
+    group: list[int],
+    donated: set[int],
+    offsets: Mapping[int, int],
+) -> Piece:
     arguments = [v for v in group if v in donated]
     results = [v for v in group if v in values.live_out]
     if len(arguments) > 1:
@@ -157,11 +189,14 @@ def _piece(values: Values, life: Sequence[Lifetime], group: list[int], donated: 
             spans[-1] = spans[-1][0], max(spans[-1][1], end)
         else:
             spans.append((start, end))
-    size = max(values.size[v] for v in group)
-    piece = Piece(group, size, spans, arguments[0] if arguments else None, results[0] if results else None)
+    bottom = min(offsets[v] for v in group)
+    apart = {v: offsets[v] - bottom for v in group if offsets[v] > bottom}
+    size = max(apart.get(v, 0) + values.size[v] for v in group)
+    argument, result = (row[0] if row else None for row in (arguments, results))
+    piece = Piece(group, size, spans, argument, result, apart)
     if piece.fixed:
-        held = values.size[arguments[0] if arguments else results[0]]
-        if held < size:
+        fixed = arguments[0] if arguments else results[0]
+        if values.size[fixed] < size or fixed in apart:
             raise ValueError("a result is smaller than what shares its memory")
     return piece
 

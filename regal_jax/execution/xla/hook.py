@@ -39,7 +39,7 @@ _NAME: Final = "regal_jax_order"
 _ATTRIBUTE: Final = "mhlo.frontend_attributes"
 _PLATFORM: Final = "cpu"
 _MAIN: Final = "main"
-_REPACKED: Final = ("0.10.", "0.11.")
+_REPACKED: Final = ("0.10.", "0.11.", "0.12.")
 """Versions of JAX in whose compiled programs buffers are moved."""
 
 
@@ -63,7 +63,7 @@ def check_support() -> None:
     if missing:
         raise ConfigError(
             f"regal_jax.compile: JAX {jax.__version__} has no hook behind XLA's scheduler "
-            "(jax.extend.xla.register_hlo_module_transformation); use JAX 0.10.2 or 0.11, or jax.jit"
+            "(jax.extend.xla.register_hlo_module_transformation); use JAX 0.10.2 to 0.12, or jax.jit"
         )
 
 

@@ -144,7 +144,8 @@ class _Move:
         heap = self._heap()
         for piece, (block, offset) in zip(self.pieces, self.packing.places, strict=True):
             for value in piece.values:
-                self.after[value] = (heap if block < 0 else blocks[block]), offset
+                inside = piece.offsets.get(value, 0)
+                self.after[value] = (heap if block < 0 else blocks[block]), offset + inside
         self._index()
         old = type(self.result)()
         old.CopyFrom(self.result)
