@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pathlib
 import signal
 import tempfile
 
@@ -145,6 +146,32 @@ def _programs_of_few_files_are_stored(request):
     with pytest.MonkeyPatch.context() as patch:
         if request.path.stem not in STORED:
             patch.setattr(traced, "trace_folder", lambda: None)
+        yield
+
+
+UNDRAWN = {
+    "test_engines_commands",
+    "test_evaluation_cli",
+    "test_evaluation_run",
+    "test_evaluation_statistics",
+    "test_realistic",
+    "test_robust_suite",
+    "test_suites",
+    "test_topological_order",
+}
+"""Files with many reports of evaluations, whose pictures nobody looks at and most of whose time they take.
+
+test_evaluation_plots.py draws each of them.
+"""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _pictures_of_most_reports_are_empty(request):
+    with pytest.MonkeyPatch.context() as patch:
+        if request.path.stem in UNDRAWN:
+            patch.setattr(
+                "matplotlib.figure.Figure.savefig", lambda _, path, **options: pathlib.Path(path).touch()
+            )
         yield
 
 

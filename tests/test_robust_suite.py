@@ -39,7 +39,6 @@ from regal_jax.robust import (
 )
 from regal_jax.search import BrkgaConfig
 from regal_jax.solve import graph_keys
-from regal_jax.viz import plot_targets, plot_temperatures, plot_training
 
 SUITE = {"suite": "robust-scheduling", "sizes": (10,), "cases": 1, "count": 12, "keep": 6, "draws": 2}
 METHODS = ("list-scheduling", "random")
@@ -495,38 +494,3 @@ def test_the_settings_files_are_settings(name):
     assert (config.suite, config.sizes, config.keep) == ("robust-scheduling", (50,), 100)
     searches = [name for name in ("brkga", "brkga-runs") for _ in config.seeds]
     assert [job.name for job in proposing(config)[0]] == ["list-scheduling", *searches]
-
-
-def test_targets_are_drawn(tmp_path):
-    points = {
-        source: {"proxy": np.arange(4.0), "noisy": scale * np.arange(4.0), "latency": np.ones(4)}
-        for source, scale in (("BRKGA", 2.0), ("Random", 2.0))
-    }
-    figure = plot_targets(points, tmp_path / "targets.png")
-    titles = [ax.get_title() for ax in figure.axes]
-    assert titles == ["noisy (r = 1.00)", "latency"]
-    assert (tmp_path / "targets.png").stat().st_size > 1000
-    offsets = [np.asarray(c.get_offsets()) for c in figure.axes[0].collections]
-    np.testing.assert_array_equal(offsets[1], np.stack([np.arange(4), 2 * np.arange(4)], axis=1))
-    for wrong in ({}, {"a": {"proxy": np.ones(2)}}, {"a": {"noisy": np.ones(2), "latency": np.ones(2)}}):
-        with pytest.raises(ConfigError, match="give each source 'proxy'"):
-            plot_targets(wrong)
-    with pytest.raises(ConfigError, match="different lengths"):
-        plot_targets({"a": {"proxy": np.ones(2), "noisy": np.ones(3)}})
-
-
-def test_temperatures_and_trainings_are_drawn(tmp_path):
-    figure = plot_temperatures({"a": {"1": np.ones(3), "0.1": np.arange(3.0)}}, tmp_path / "a.png")
-    assert [ax.get_title() for ax in figure.axes] == ["a"]
-    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["1", "0.1"]
-    runs = [(np.array([1, 2]), np.array([0.5, 1.0])), (np.array([1]), np.array([2.0]))]
-    [ax] = plot_training({"variance": runs, "balance": runs[:1]}, "speed-up", tmp_path / "b.png").axes
-    assert len(ax.lines) == 3
-    np.testing.assert_array_equal(ax.lines[0].get_ydata(), [0.5, 1.0])
-    assert all((tmp_path / name).stat().st_size > 1000 for name in ("a.png", "b.png"))
-    for wrong in ({}, {"a": {}}, {"a": {"1": np.ones(0)}}):
-        with pytest.raises(ConfigError, match="at least one network"):
-            plot_temperatures(wrong)
-    for wrong in ({}, {"a": []}, {"a": [(np.ones(0), np.ones(0))]}):
-        with pytest.raises(ConfigError, match="at least one point"):
-            plot_training(wrong, "speed-up")
