@@ -2,6 +2,7 @@
 
 import ast
 import enum
+import functools
 import inspect
 import math
 import operator
@@ -148,15 +149,18 @@ def test_what_a_setting_holds_is_a_plain_number():
 
 
 PACKAGE = pathlib.Path(regal_jax.__file__).parent
-TREES = {
-    path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
-    for path in sorted(PACKAGE.rglob("*.py"))
-}
+
+
+@functools.cache
+def nodes():
+    """All nodes of each module of the package."""
+    texts = {path.relative_to(PACKAGE).as_posix(): path.read_text("utf-8") for path in PACKAGE.rglob("*.py")}
+    return {name: [*ast.walk(ast.parse(text))] for name, text in texts.items()}
 
 
 def modules_where(found):
     """The modules of the package that have a node of which ``found`` is true."""
-    return {name for name, tree in TREES.items() if any(map(found, ast.walk(tree)))}
+    return {name for name, each in nodes().items() if any(map(found, each))}
 
 
 def asks_for_a_bool(node):
@@ -250,7 +254,11 @@ def judges_a_stall(node):
 
 def test_one_stopping_rule():
     assert modules_where(judges_a_stall) == {"search/stopping.py"}
-    users = {name for name, tree in TREES.items() if "status_of(" in ast.unparse(tree)}
+    users = {
+        name
+        for name, tree in nodes().items()
+        if "status_of" in (PACKAGE / name).read_text("utf-8") and "status_of(" in ast.unparse(tree[0])
+    }
     assert users == {"search/stopping.py", "search/loop.py", "solvers/loop/host_turns.py"}
 
 
@@ -267,8 +275,8 @@ NAMING = {
 def test_one_table_has_the_names_of_the_solvers():
     holding = {
         name
-        for name, tree in TREES.items()
-        if len(SEARCHES & {n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)}) >= 3
+        for name, each in nodes().items()
+        if len(SEARCHES & {n.value for n in each if isinstance(n, ast.Constant)}) >= 3
     }
     assert holding == set(NAMING)
     assert {entry.name for entry in own_entries()} >= SEARCHES
