@@ -42,12 +42,15 @@ HELD_OUT = tuple(fast_on_first(5, seed) for seed in (7, 8))
 
 
 def tiny_config(**optimizer: Any) -> TrainConfig:
-    """A config whose steps take a millisecond: plain sampling and few weights."""
+    """A config whose steps take a millisecond: plain sampling and few weights.
+
+    It has no rounds of messages: `GRAPHS` have no edges.
+    """
     settings = {"steps": 12, "batch": 4, "samples": 2, "learning_rate": 0.01, "warmup": 2, "entropy": 0.02}
     settings |= {"reference_seeds": 2, "validate_every": 5, "checkpoint_every": 4}
     return TrainConfig(
         task=TaskConfig(evaluations=10),
-        policy=four_bins(rounds=1, width=4),
+        policy=four_bins(rounds=0, width=4),
         search=BrkgaConfig(population=5, elites=1, mutants=1),
         optimizer=OptimizerConfig(**{**settings, **optimizer}),
     )
