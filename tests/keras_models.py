@@ -19,10 +19,25 @@ from regal_jax.datasets import FORMS
 from regal_jax.importers.jax_program import from_jax
 
 
+def small(size: int) -> keras.Model:
+    """The layers of MobileNet, few of them."""
+    layers = keras.layers
+    x = images = keras.Input((size, size, 3))
+    x = layers.ReLU(6)(layers.BatchNormalization()(layers.Conv2D(8, 3, strides=2, name="first")(x)))
+    x = layers.ReLU(6)(layers.BatchNormalization()(layers.DepthwiseConv2D(3, name="each")(x)))
+    x = layers.ReLU(6)(layers.BatchNormalization()(layers.Conv2D(16, 1, name="point")(x)))
+    x = layers.Dropout(0.1)(layers.GlobalAveragePooling2D()(x))
+    return keras.Model(images, layers.Dense(1000, activation="softmax")(x))
+
+
 def trace(name: str, size: int) -> dict[str, object]:
-    """The graph of a training step of ``keras.applications.<name>``, weights never made."""
+    """The graph of a training step of ``keras.applications.<name>`` or `small`, weights never made."""
     with keras.StatelessScope(initialize_variables=False):
-        model = getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3))
+        model = (
+            small(size)
+            if name == "small"
+            else getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3))
+        )
 
     def shapes(variables):
         return [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables]

@@ -560,7 +560,10 @@ def test_impossible_options_are_refused(options, message):
 @pytest.mark.skipif(importlib.util.find_spec("keras") is None, reason="needs keras")
 @pytest.mark.parametrize(
     "models",
-    [("MobileNet",), pytest.param(("MobileNetV2", "ResNet50", "DenseNet121"), marks=pytest.mark.slow)],
+    [
+        ("small",),
+        pytest.param(("MobileNet", "MobileNetV2", "ResNet50", "DenseNet121"), marks=pytest.mark.slow),
+    ],
 )
 def test_keras_applications(models):
     """Runs in a separate process, because the backend is fixed when Keras is first imported."""
