@@ -13,12 +13,12 @@ from regal_jax.learning.config import TrainConfig
 from regal_jax.learning.step import Learner
 from regal_jax.policies import Policy, save_policy
 
-POLICY = four_bins(width=4, rounds=1)
+POLICY = four_bins(width=4, rounds=0)
 
 
-@pytest.fixture
-def file(tmp_path):
-    path = tmp_path / "first.safetensors"
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("weights") / "first.safetensors"
     save_policy(path, Policy(POLICY, rngs=nnx.Rngs(7)))
     return path
 
