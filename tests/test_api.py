@@ -45,6 +45,8 @@ def graph():
     return generate("erdos-renyi", 40, seed=0)
 
 
+# By default, test_auto.py and test_solvers.py compare with the heuristics.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::regal_jax.errors.InfeasiblePlanWarning")
 @given(instances())
 @settings(max_examples=6, suppress_health_check=[HealthCheck.too_slow])
@@ -61,10 +63,10 @@ def test_any_instance_gives_a_verified_plan_no_worse_than_any_heuristic(instance
     ("objective", "transfer"),
     [
         ("makespan", "blocking"),
-        ("makespan", "delay:latency=3,bandwidth=20"),
         ("makespan", "free"),
-        ("peak-memory", "blocking"),
-        # As for the makespan, there are no meetings of devices.
+        pytest.param("peak-memory", "blocking", marks=pytest.mark.slow),
+        # Delays have the shapes of free transfers, and there are no meetings of devices.
+        pytest.param("makespan", "delay:latency=3,bandwidth=20", marks=pytest.mark.slow),
         pytest.param("peak-memory", "delay:latency=3,bandwidth=20", marks=pytest.mark.slow),
         pytest.param("peak-memory", "free", marks=pytest.mark.slow),
     ],

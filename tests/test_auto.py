@@ -108,7 +108,7 @@ def counting(objective):
 @pytest.mark.parametrize(
     # Each of the smaller budgets is a population of its own, whose programs are compiled.
     "evaluations",
-    [1, 101, 1234, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 9, 10, 99, 130))],
+    [1, 1234, *(pytest.param(n, marks=pytest.mark.slow) for n in (2, 9, 10, 99, 101, 130))],
 )
 def test_all_parts_together_keep_the_budget(graphs, evaluations, objective, monkeypatch):
     COUNTED.clear()
@@ -146,7 +146,7 @@ def test_one_op_on_one_device(method):
     assert optimize(builder.build(), Cluster.uniform(1), method=method, evaluations=120).makespan == 2.0
 
 
-@every_method
+@most_methods
 def test_search_improves_on_a_random_start(method):
     graph = generate("erdos-renyi", 40, seed=0)
     few = optimize(graph, TWO, method=method, evaluations=20, warm_start=False)
@@ -180,6 +180,8 @@ def parts_of(graphs, stopping, parts, **options):
 PARTS = (Part(0.5, BrkgaConfig(20, 4, 3)), Part(1.0, AnnealingConfig()))
 
 
+# By default, graphs of test_search_conformance.py finish at other times.
+@pytest.mark.slow
 def test_what_has_finished_stays_as_it_is(graphs):
     alone = parts_of(graphs, Stopping(400), PARTS)
     # The first meets its target in the first part, the last one never.
@@ -206,7 +208,7 @@ def test_progress_goes_on_from_part_to_part(graphs):
     np.testing.assert_array_equal(told[-1].evaluations, result.evaluations)
 
 
-@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("when", ["first part", "second part"])
 def test_ctrl_c_keeps_the_best_so_far(graphs, when, times, monkeypatch):
     calls = []

@@ -58,8 +58,8 @@ def simulated(problem, genes, implementation):
 @pytest.mark.parametrize(
     ("case", "implementation"),
     [
-        pytest.param(case, name, marks=pytest.mark.slow if name == "xla" and i else ())
-        for i, case in enumerate(small_cases())
+        pytest.param(case, name, marks=pytest.mark.slow if name == "xla" else ())
+        for case in small_cases()
         for name in IMPLEMENTATIONS
     ],
     ids=lambda c: c if isinstance(c, str) else f"{c.family}-{c.spread}-d{c.devices}-{c.transfer}",
@@ -408,7 +408,8 @@ def test_the_command_runs_in_a_process_of_its_own():
     assert "\n  throughput/er-100 " in done.stdout
 
 
-@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("every", [False, True])
 def test_smoke(tmp_path, capsys, every):
     """The whole command: its sections, the file, the trace, the figure."""
     out, traces, figure = tmp_path / "a.json", tmp_path / "traces", tmp_path / "a.png"
@@ -453,6 +454,7 @@ def test_smoke(tmp_path, capsys, every):
     assert figure.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_every_repeat_of_a_start_is_a_new_process(monkeypatch):
     made, caches = [], []
 
@@ -476,6 +478,7 @@ def test_every_repeat_of_a_start_is_a_new_process(monkeypatch):
     assert all(0 < seconds < 60 for seconds in found["import"].values)
 
 
+@pytest.mark.slow
 def test_what_priorities_are_worth(capsys):
     assert main(["orders", "guide", "--ops", "16", "--graphs", "2", "--budgets", "5", "20"]) == 0
     table = capsys.readouterr().out.splitlines()

@@ -23,6 +23,8 @@ labels = [4]
 """
 
 
+# By default, test_execution_compile.py has the orders.
+@pytest.mark.slow
 def test_a_tiny_model(tmp_path, capsys):
     (tmp_path / "tiny.toml").write_text(TINY)
     out = tmp_path / "out.json"
@@ -90,6 +92,8 @@ def test_other_patterns_keep_earlier_rows(tmp_path, monkeypatch, capsys):
     assert document["summary"]["run"] is None
 
 
+# By default, test_hlo_temp.py has the predictions.
+@pytest.mark.slow
 def test_predictions(tmp_path, capsys):
     (tmp_path / "tiny.toml").write_text(TINY + '[corpus.graphnetwork_3]\nforms = ["forward"]\n')
     out = tmp_path / "out.json"

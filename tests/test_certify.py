@@ -124,11 +124,11 @@ def test_nothing_starts_when_the_time_is_over(tmp_path, monkeypatch):
 
 
 def test_a_measurement_that_fails_costs_only_itself(tmp_path, monkeypatch):
-    only(monkeypatch, measured=("throughput", "implementations"))
+    only(monkeypatch, measured=("implementations", "throughput"))
     real = certify.measure
 
     def failing(benchmark, options):
-        if benchmark.section == "throughput":
+        if benchmark.section == "implementations":
             raise RuntimeError("RESOURCE_EXHAUSTED: out\nof memory")
         return real(benchmark, options)
 
@@ -172,6 +172,7 @@ def test_the_cpu_beside_an_accelerator_makes_the_same_search():
     contender.close()
 
 
+@pytest.mark.slow
 def test_a_cpu_process_that_ends_is_an_error():
     contender = on_cpu(GraphCase(family="none such"))
     # After the first, another process starts.
@@ -181,6 +182,7 @@ def test_a_cpu_process_that_ends_is_an_error():
         contender.close()
 
 
+@pytest.mark.slow
 def test_shares_of_bandwidth_are_shares(monkeypatch):
     from benchmarks.cases import select
 
@@ -197,5 +199,6 @@ def test_shares_of_bandwidth_are_shares(monkeypatch):
     assert record.derived[f"dispatch{OF_BANDWIDTH}"] * record.series["dispatch"].median * 1e9 < 1000
 
 
+@pytest.mark.slow
 def test_the_bandwidth_is_one_of_memory():
     assert 1e8 < copied_bytes_per_second() < 1e14

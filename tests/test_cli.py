@@ -138,7 +138,9 @@ def test_method_names_a_heuristic(stg):
     assert Plan.load("p.json").provenance["method"] == "critical-path"
 
 
-@pytest.mark.parametrize("method", ["annealing", "local-search", "auto"])
+@pytest.mark.parametrize(
+    "method", [pytest.param("annealing", marks=pytest.mark.slow), "local-search", "auto"]
+)
 def test_method_names_a_search(stg, method):
     assert run("optimize", stg, "--method", method, "--evaluations", 30, "--out", "p.json", "--quiet") == 0
     assert Plan.load("p.json").provenance["method"] == method

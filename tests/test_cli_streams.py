@@ -68,7 +68,7 @@ def test_a_process_without_a_reader_ends_in_silence():
     assert Plan.load("p.json").provenance["method"] == "bfs"
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+@pytest.mark.parametrize("closed", [pytest.param(">&-", marks=pytest.mark.slow), "2>&-"])
 def test_closed_streams_take_nothing(closed):
     done = process(f'"$@" optimize a.json b.json --method bfs --out-dir plans {closed}')
     assert (done.returncode, done.stderr) == (0, "")
@@ -76,7 +76,7 @@ def test_closed_streams_take_nothing(closed):
     assert sorted(os.listdir("plans")) == ["a.plan.json", "b.plan.json"]
 
 
-@pytest.mark.parametrize("platform", ["cuda", "neither"])
+@pytest.mark.parametrize("platform", ["cuda", pytest.param("neither", marks=pytest.mark.slow)])
 def test_a_device_on_which_jax_cannot_start_is_one_line(platform):
     done = process(
         '"$@" optimize a.json --method brkga --quiet', JAX_PLATFORMS=platform, CUDA_VISIBLE_DEVICES=""

@@ -113,6 +113,8 @@ def run_from_elsewhere(monkeypatch):
     assert [r["step"] for r in records if r["kind"] == "train"] == [1, 2, 3, 4]
 
 
+# By default, test_distributed.py trains Topoformer by the command.
+@pytest.mark.slow
 def test_orders_are_trained_interrupted_and_done(capsys):
     pathlib.Path("there/run.toml").write_text(ORDERS)
     pathlib.Path("there/orders").mkdir()

@@ -250,6 +250,7 @@ def test_another_numba_compiles_as_it_does_itself(monkeypatch):
     assert compiling._without_counts() == {}
 
 
+@pytest.mark.slow
 def test_scipys_linear_algebra_is_imported_where_a_function_needs_it(tmp_path):
     pytest.importorskip("numba")
     code = """

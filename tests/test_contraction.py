@@ -390,6 +390,7 @@ def test_the_command(tmp_path, capsys):
     assert Plan.load(out).provenance["contraction"]["of"] == chains().num_ops
 
 
+@pytest.mark.slow
 def test_the_benchmark(tmp_path, capsys):
     (tmp_path / "graphs").mkdir()
     save_graph(by_hand(), tmp_path / "graphs" / "by-hand.json.gz")

@@ -197,7 +197,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_killed_build_ends_like_one_that_was_not(build, good, tmp_path, number):
     script, root = tmp_path / "build.py", tmp_path / "killed"
     script.write_text(_SCRIPT)

@@ -25,7 +25,7 @@ def test_a_seed_makes_one_graph(family, n):
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(family, marks=() if family in ("erdos-renyi", "layered") else pytest.mark.slow)
+        pytest.param(family, marks=() if family == "erdos-renyi" else pytest.mark.slow)
         for family in PLAIN_SHAPES
     ],
 )

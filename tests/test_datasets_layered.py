@@ -16,7 +16,7 @@ from regal_jax.datasets.layered import (
     memory_costs,
 )
 
-SIZES = [1, 2, 3, 5, 25, 50, 100, 500]
+SIZES = [1, 2, 3, 5, 25, 50, 100, pytest.param(500, marks=pytest.mark.slow)]
 
 
 def many(n, graphs=60, **parameters):
@@ -38,6 +38,7 @@ def test_the_number_of_nodes_is_kept_and_layers_have_their_sizes(n):
         assert (sizes[:-1] >= math.ceil(average * 0.25)).all()
 
 
+@pytest.mark.slow
 def test_the_number_of_layers_is_about_its_target():
     graphs = many(500, 300)
     ratio = [len(np.bincount(made.layer)) / made.target_layers for made in graphs]

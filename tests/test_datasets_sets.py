@@ -166,7 +166,7 @@ def environment():
     return {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 
 
-@pytest.mark.parametrize("archive", [False, True])
+@pytest.mark.parametrize("archive", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_killed_again_and_again_the_set_is_the_same(tmp_path, archive):
     build_set(tmp_path / "whole", sizes={"train": 5, "test": 2}, recipe=SMALL, archive=archive)
     command = [sys.executable, "-c", KILLED, str(tmp_path / "killed"), str(int(archive))]

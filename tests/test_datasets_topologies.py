@@ -64,6 +64,7 @@ def test_erdos_renyi_degrees_are_binomial():
     within((found == 0).mean(), alone, 2 * alone * (1 - alone) / len(found))
 
 
+@pytest.mark.slow
 def test_watts_strogatz_rewires_three_in_ten():
     n, k, p = 100, 4, 0.3
     graphs = many(watts_strogatz, n)
@@ -99,6 +100,8 @@ def test_barabasi_albert_grows_by_preference():
         assert (found == k).mean() == pytest.approx(2 * m * (m + 1) / (k * (k + 1) * (k + 2)), abs=0.02)
 
 
+# By default, the degrees are tested above.
+@pytest.mark.slow
 def test_barabasi_albert_of_one_link_follows_the_exact_recursion():
     n = 60
     first = np.array([degrees(edges, n)[0] for edges in many(barabasi_albert, n, links=1)])
@@ -152,6 +155,8 @@ def test_regal_graphs_have_one_source_and_one_sink(name, n):
     assert (graph.runtime[1:-1] >= 1).all()
 
 
+# By default, test_datasets.py has the costs, and tests here the shapes.
+@pytest.mark.slow
 def test_candidates_follow_the_recipe():
     drawn = [draw_candidate(Recipe(), 5, "test", i, 0) for i in range(GRAPHS)]
     ops = np.array([c.graph.num_ops - 2 for c in drawn])

@@ -109,6 +109,8 @@ def test_encode_shares_levels_without_changing_the_order(instance, seed):
     np.testing.assert_array_equal(order, events)
 
 
+# By default, the test above.
+@pytest.mark.slow
 def test_encode_more_events_than_levels():
     rng = np.random.default_rng(0)
     builder = GraphBuilder("large")
@@ -207,7 +209,7 @@ def test_keys_of_a_row_take_their_own_distribution():
     assert (np.asarray(genes["priority"]) > 32768).tolist() == [True, False]
 
 
-@pytest.mark.parametrize("sent", [None, jnp.zeros((2, 2), jnp.uint8)])
+@pytest.mark.parametrize("sent", [pytest.param(None, marks=pytest.mark.slow), jnp.zeros((2, 2), jnp.uint8)])
 def test_a_share_of_the_individuals_is_uniform_in_all_keys(sent):
     table, index = quantile_table([1000], [1]), jnp.zeros((3, 3), jnp.uint8)
     whole = Proposal(table, index, 2, transfer_index=sent)

@@ -106,8 +106,9 @@ def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
 
 def test_other_budgets_are_further_searches_of_every_search(folder, tmp_path):
     config = EvaluationConfig(
-        **TWO, methods=("brkga", "critical-path", "local-search"), budgets=(40, 80, 160), seeds=(0, 1)
-    )
+        **TWO, methods=("brkga", "critical-path", "local-search"), budgets=(40, 80, 160), seeds=(0, 1),
+        options=OPTIONS,
+    )  # fmt: skip
     jobs = make_jobs(config).jobs
     found = [(job.name, job.evaluations) for job in jobs if job.role == "budget"]
     assert found == [("brkga", 40), ("brkga", 160), ("local-search", 40), ("local-search", 160)]
@@ -186,6 +187,8 @@ def test_methods_take_turns_and_the_curves_come_last(tmp_path, ran):
     ]  # fmt: skip
 
 
+# By default, test_evaluation_statistics.py has half a line, and test_topological_order.py a run that goes on.
+@pytest.mark.slow
 def test_a_killed_run_goes_on(folder, tmp_path):
     arguments = ["evaluate", "--graphs", "set", "--evaluations", "200", "--limits", "none", "--seeds"]
     arguments += [

@@ -27,9 +27,11 @@ PARAMETERS = {
 }
 
 
-# "moe-small" has the same blocks as "moe", fewer and narrower ones.
+# By default, "moe-small" has the blocks of "moe" and of "gpt2-small", fewer and narrower ones, and "unet" has
+# convolutions.
+LARGE = ("moe", "gpt2-small", "resnet50")
 every_example = pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name == "moe" else ()) for name in EXAMPLES]
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in LARGE else ()) for name in EXAMPLES]
 )
 BUILD = Example.build
 
@@ -95,10 +97,10 @@ def test_it_runs_on_one_device_and_has_something_to_place_on_two(graphs, name):
     [
         # One product forward and two backward per layer; the images need no gradient.
         ("mlp", "dot_general", 3 * 3 - 1),
-        ("resnet50", "conv_general_dilated", 3 * 53 - 1),
+        pytest.param("resnet50", "conv_general_dilated", 3 * 53 - 1, marks=pytest.mark.slow),
         ("unet", "conv_general_dilated", 3 * 23 - 1),
         # A block has 4 projections, 2 attention products, 2 feed-forward products; one head.
-        ("gpt2-small", "dot_general", 3 * (12 * 8 + 1)),
+        pytest.param("gpt2-small", "dot_general", 3 * (12 * 8 + 1), marks=pytest.mark.slow),
     ],
 )
 def test_the_number_of_products_is_that_of_the_architecture(graphs, name, kind, count):
@@ -135,6 +137,7 @@ def test_unknown_names_and_batch_sizes_are_refused():
             load_example("mlp", batch_size=batch_size)
 
 
+@pytest.mark.slow
 def test_flax_and_optax_wait_until_an_example_is_built():
     code = "import sys, regal_jax.examples; sys.exit(bool({'flax', 'optax'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -81,11 +81,11 @@ def assert_same(left, right):
     ("fn", "args"),
     [
         (wide, (X,)),
-        (jax.grad(wide), (X,)),
+        pytest.param(jax.grad(wide), (X,), marks=pytest.mark.slow),
         (step, (X, X)),
         (scanned, (X,)),
         (branched, (X,)),
-        (branched, (-abs(X),)),
+        pytest.param(branched, (-abs(X),), marks=pytest.mark.slow),
         (looped, (X,)),
         (closed, (X,)),
         (lambda x: x + 1, (X,)),
@@ -107,7 +107,7 @@ def test_results_are_equal_and_memory_is_no_larger(fn, args):
     assert before.temp == plain.temp_size_in_bytes
 
 
-@pytest.mark.parametrize("fn", [wide, scanned, branched])
+@pytest.mark.parametrize("fn", [wide, scanned, pytest.param(branched, marks=pytest.mark.slow)])
 def test_orders_are_better_than_xlas(fn):
     made = compiled(fn, X)
     assert made.statistics.after.temp < made.statistics.before.temp
@@ -143,7 +143,7 @@ def update(params, x):
         (step, lambda: (jnp.array(X), jnp.array(X))),
         (update, lambda: ([jnp.array(X), jnp.array(X.T), jnp.array(X * X)], jnp.array(X))),
         (scanned, lambda: (jnp.array(X),)),
-        (looped, lambda: (jnp.array(X),)),
+        pytest.param(looped, lambda: (jnp.array(X),), marks=pytest.mark.slow),
         (lambda x: x, lambda: (jnp.array(X),)),
         (lambda x: (x.T @ x, x + 1), lambda: (jnp.array(X),)),
         (lambda x: x.at[2:4].set(1.0), lambda: (jnp.array(X),)),
@@ -181,7 +181,7 @@ def mixed(state, x):
 
 
 # By default, two random orders of each program.
-@pytest.mark.parametrize("seed", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 @pytest.mark.parametrize("name", ["update", "mixed"])
 def test_any_legal_order_gives_equal_results(name, seed):
     def arguments():
@@ -292,7 +292,7 @@ def everything(x, n, unused, key):
     return {"made": made, "none": x[:0], "flags": x > 0, "count": n + 1, "key": key}, x + big
 
 
-@pytest.mark.parametrize("donated", [(), (0,)])
+@pytest.mark.parametrize("donated", [pytest.param((), marks=pytest.mark.slow), (0,)])
 def test_a_later_call_loads_the_finished_program(monkeypatch, donated):
     def call():
         made = compiled(everything, X, np.int32(3), 1.0, jax.random.key(0), donate_argnums=donated)
@@ -426,7 +426,7 @@ def test_a_prediction_that_fails_leaves_the_choice_to_measurement(monkeypatch):
     assert made.statistics.predicted_before == 0
 
 
-@pytest.mark.parametrize("donated", [(), 0])
+@pytest.mark.parametrize("donated", [pytest.param((), marks=pytest.mark.slow), 0])
 def test_the_report_predicts_what_xla_assigns(donated):
     made = compiled(wide_step, jnp.array(X), donate_argnums=donated)
     stats = made.statistics

@@ -581,6 +581,7 @@ def test_without_onnxruntime(monkeypatch):
     assert names(apply_to_onnx(planned(branches()), branches())) == names(branches())
 
 
+@pytest.mark.slow
 def test_benchmark_of_an_exported_network(tmp_path, capsys):
     """Predictions equal measurements, and branches take a tenth less than in other orders."""
     pytest.importorskip("torch")

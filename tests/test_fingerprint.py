@@ -52,7 +52,7 @@ def _dag(n: int, edges: set[tuple[int, int]], *, control: bool = False) -> Compu
     return builder.build()
 
 
-@pytest.mark.parametrize("control", [False, True])
+@pytest.mark.parametrize("control", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_all_small_dags_are_told_apart(control: bool) -> None:
     # The number of unlabelled DAGs with n nodes, OEIS A003087: every class has its own hash.
     for n, expected in ((1, 1), (2, 2), (3, 6), (4, 31), (5, 302)):

@@ -416,6 +416,8 @@ def test_a_lookup_reads_only_what_it_returns():
     assert graph.runtime[-1] == 2 * 48 + 24
 
 
+# By default, a loss closes over tensors on any device.
+@pytest.mark.slow
 def test_numbers_do_not_depend_on_where_the_weights_are():
     with torch.device("meta"):
         ghost = Block()

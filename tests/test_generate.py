@@ -108,6 +108,7 @@ def test_the_replay_of_its_events_gives_its_times_and_peaks(devices):
 
 
 # By default, transfers that do not block are tested above.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "transfer"),
     [(2, "blocking"), *(pytest.param(*c, marks=pytest.mark.slow) for c in ((4, "blocking"), (3, "delay")))],
@@ -321,11 +322,8 @@ SEARCHES = (
 
 @pytest.mark.parametrize(
     "method",
-    # Local search is annealing without a temperature; random search is BRKGA without elites.
-    [
-        pytest.param(method, marks=() if method.name in ("brkga", "annealing") else pytest.mark.slow)
-        for method in SEARCHES
-    ],
+    # By default, neighbours of schedules are tested above.
+    [pytest.param(method, marks=() if method.name == "brkga" else pytest.mark.slow) for method in SEARCHES],
     ids=lambda method: method.name,
 )
 def test_searches_by_this_encoding(method):
@@ -364,6 +362,7 @@ def test_the_command_reaches_it(tmp_path):
     assert json.loads(out.read_text())["provenance"]["encoding"] == "schedule"
 
 
+@pytest.mark.slow
 def test_the_benchmark(tmp_path, capsys):
     out = tmp_path / "table.json"
     options = ["--ops", "10", "--devices", "2", "--costs", "0.5", "--graphs", "2", "--evaluations", "60"]

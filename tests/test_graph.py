@@ -321,7 +321,7 @@ def test_long_and_wide_graphs_need_no_recursion(graph, model):
 
 @pytest.mark.parametrize("eager", [False, True])
 @pytest.mark.parametrize("model", ["blocking", "delay"])
-@pytest.mark.parametrize("make", [chain, hub])
+@pytest.mark.parametrize("make", [pytest.param(chain, marks=pytest.mark.slow), hub])
 def test_twice_the_ops_are_twice_the_work(make, model, eager, monkeypatch):
     # The tracer counts lines of Python and sees none in compiled loops.
     for name in ("installed", "usable"):

@@ -21,7 +21,9 @@ from regal_jax.importers.hlo_text import parse_module
 ARRAY = 4096
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
+@pytest.mark.parametrize(
+    "number", [pytest.param(n, marks=pytest.mark.slow if n % 2 else ()) for n in range(len(CASES))]
+)
 def test_no_order_is_below_it(number: int) -> None:
     fn, args, donated = CASES[number]
     lowered = jax.jit(lambda *a: fn(*a), donate_argnums=donated).lower(*args)

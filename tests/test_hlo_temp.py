@@ -119,7 +119,9 @@ def compiled(fn, args, donated, options):
     return lowered.compile({**QUICK, **options})
 
 
-@pytest.mark.parametrize("number", range(len(CASES)))
+@pytest.mark.parametrize(
+    "number", [pytest.param(n, marks=pytest.mark.slow if n % 2 else ()) for n in range(len(CASES))]
+)
 @pytest.mark.parametrize("options", [{}, OTHER_SCHEDULER], ids=["default", "other"])
 def test_the_prediction_equals_what_xla_assigns(number, options):
     made = compiled(*CASES[number], options)

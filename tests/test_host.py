@@ -104,6 +104,8 @@ def test_the_functions_of_the_runtime_stand_where_they_are_called():
 # Size and company ------------------------------------------------------------------------------------
 
 
+# By default, test_simulate.py has queues of three levels.
+@pytest.mark.slow
 @pytest.mark.parametrize("transfer", ["blocking", pytest.param("free", marks=pytest.mark.slow)])
 def test_three_hundred_thousand_events(transfer):
     # More ops than three levels of 64 bits hold. No op waits for another, so the order is that of the keys.
@@ -123,7 +125,7 @@ def test_three_hundred_thousand_events(transfer):
 # Many candidates of one graph and many graphs; `test_under_vmap` has few of both.
 @pytest.mark.parametrize(
     ("graphs", "population"),
-    [(1, 257), (40, 3), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 1), (3, 64)))],
+    [(1, 257), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 1), (3, 64), (40, 3)))],
 )
 def test_chunks_and_threads_cover_every_candidate_once(graphs, population):
     problem = make_problem(
@@ -212,6 +214,8 @@ def python(code: str, **env) -> str:
     return done.stdout
 
 
+# By default, several devices search in test_api.py and test_solvers.py.
+@pytest.mark.slow
 def test_calls_from_several_devices_at_once(tmp_path):
     # The calls of all devices share one pool: no call may wait for a task that cannot start.
     out = python(
@@ -279,6 +283,7 @@ def test_a_new_process_finds_the_compiled_program_in_the_cache(tmp_path):
     assert second[2] == 0
 
 
+@pytest.mark.slow
 def test_a_new_process_finds_the_compiled_kernels(tmp_path):
     kernels = (host_kernel, generate_kernel)
     for kernel in kernels:

@@ -66,6 +66,8 @@ def test_every_format_is_told_by_its_suffix(tmp_path, suffix, packed):
     assert load_graph(path).content_hash == load_graph(str(plain)).content_hash
 
 
+# By default, test_fuzz.py has such files.
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", SAMPLES)
 def test_truncated_and_flipped_files_never_surprise(tmp_path, suffix):
     data, rng = SAMPLES[suffix], random.Random(0)
@@ -184,7 +186,9 @@ def test_saving_is_all_or_nothing(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("suffix", [".json", ".json.gz", ".pbtxt", ".stg"])
-@pytest.mark.parametrize("graph", [chain(3000), star(3000)], ids=["chain", "star"])
+@pytest.mark.parametrize(
+    "graph", [pytest.param(chain(3000), marks=pytest.mark.slow), star(3000)], ids=["chain", "star"]
+)
 def test_long_chains_and_wide_stars_need_no_recursion(tmp_path, graph, suffix):
     path = tmp_path / f"g{suffix}"
     save_graph(graph, path)
@@ -235,7 +239,7 @@ def test_a_wide_workflow_and_a_long_model_need_no_recursion(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".json", ".json.gz", ".pbtxt", ".stg"])
-@pytest.mark.parametrize("make", [chain, star])
+@pytest.mark.parametrize("make", [chain, pytest.param(star, marks=pytest.mark.slow)])
 def test_twice_the_ops_are_twice_the_work(tmp_path, make, suffix):
     path = tmp_path / f"g{suffix}"
 

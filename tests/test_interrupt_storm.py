@@ -64,6 +64,8 @@ def some():
     return storm(FAST, 6, 0, seconds=300)
 
 
+# By default, a notebook kernel is interrupted below, and test_interrupts.py has the moments.
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAST)
 def test_some_interrupts(name, some):
     found = some[name]

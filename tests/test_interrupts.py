@@ -152,7 +152,7 @@ def test_again_while_the_rest_gets_its_fallback(graphs, monkeypatch):
     assert stops(plans) == ["interrupted"] * 3
 
 
-@pytest.mark.parametrize("warm_start", [True, False])
+@pytest.mark.parametrize("warm_start", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_insisting_during_the_first_population_of_a_later_batch(graphs, monkeypatch, warm_start):
     pressing_at_first_population_of(graphs[2], 2, monkeypatch)
     plans = many(graphs, warm_start=warm_start)

@@ -128,6 +128,7 @@ def test_the_memory_of_the_machine(monkeypatch, tmp_path):
     assert memory.machine_memory() is None
 
 
+@pytest.mark.slow
 def test_a_search_of_a_large_graph_is_measured():
     """A small one: what the slow tests do with 200 000 ops."""
     row = measure({**TASK, "ops": 300, "devices": 2, "method": "brkga", "evaluations": 200})

@@ -229,9 +229,16 @@ def test_a_reference_is_the_mean_of_uniform_searches(tmp_path, searched):
     np.testing.assert_allclose(found.reference, np.mean(runs, axis=0), rtol=1e-6)
     assert len(np.unique(runs)) > 3
     np.testing.assert_array_equal(found.identity, pool.identity)
-    for count in (1, 2, 4):
-        again = referenced(config, share, None, jax.devices()[:count])
-        np.testing.assert_array_equal(again, found.reference)
+
+
+# By default, two devices share a batch in test_learning_step.py.
+@pytest.mark.slow
+def test_references_do_not_depend_on_the_number_of_devices():
+    config = tiny_config()
+    share = share_of(config)
+    one, *others = (referenced(config, share, None, jax.devices()[:count]) for count in (1, 2, 4))
+    for again in others:
+        np.testing.assert_array_equal(again, one)
 
 
 def referenced(config, share, path, devices=None):

@@ -253,6 +253,8 @@ def test_where_nothing_can_be_gained_nothing_changes(graphs):
     assert int(state.step) == 1
 
 
+# By default, the gradient of standardised advantages is tested above.
+@pytest.mark.slow
 def test_standardised_advantages_of_equal_peaks_are_not_blown_up():
     # In float32, the mean of three equal numbers may differ from them; this difference must not be scaled up.
     size = np.float32(2**23 + 1)
@@ -459,6 +461,8 @@ def test_a_run_that_is_interrupted_and_killed_ends_the_same(whole, sets, tmp_pat
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+# By default, test_learning_ahead.py has worker processes.
+@pytest.mark.slow
 def test_batches_of_worker_processes_are_the_same(whole, sets, tmp_path, monkeypatch):
     folder, _ = whole
     monkeypatch.setattr(train_module, "spare_workers", lambda: 2)

@@ -68,7 +68,7 @@ def test_all_actions_are_there(enumerated):
 # Both of the others subtract a constant.
 @pytest.mark.parametrize(
     "baseline",
-    [leave_one_out, pytest.param(lambda r: r, marks=pytest.mark.slow), lambda r: r + 0.7],
+    [leave_one_out, *(pytest.param(f, marks=pytest.mark.slow) for f in (lambda r: r, lambda r: r + 0.7))],
     ids=["loo", "0", "value"],
 )
 def test_the_expected_gradient_is_the_exact_one(enumerated, baseline):
@@ -78,6 +78,7 @@ def test_the_expected_gradient_is_the_exact_one(enumerated, baseline):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=3e-6)
 
 
+@pytest.mark.slow
 def test_a_baseline_with_the_own_reward_in_it_is_biased(enumerated):
     found, wanted = expected(enumerated, lambda r: r - r.mean()), exact(enumerated)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
@@ -99,7 +100,9 @@ def test_rewards_by_hand():
     np.testing.assert_array_equal(reward(jnp.zeros(2), jnp.float32(0), 2.0), [-1, -1])
 
 
-@pytest.mark.parametrize("baseline", ["leave-one-out", pytest.param("learned", marks=pytest.mark.slow)])
+# By default, gradients are compared above and in test_regal_faithful.py; test_learning_ordering.py learns.
+@pytest.mark.slow
+@pytest.mark.parametrize("baseline", ["leave-one-out", "learned"])
 def test_a_bandit_is_learned(baseline, tmp_path):
     config = TrainConfig(
         task=TaskConfig(evaluations=1),

@@ -66,7 +66,7 @@ def traced(learner, count=1):
     return set(primitives(jax.make_jaxpr(step)(state, pool, jax.random.key(0)).jaxpr))
 
 
-@pytest.mark.parametrize("baseline", ["leave-one-out", "learned"])
+@pytest.mark.parametrize("baseline", ["leave-one-out", pytest.param("learned", marks=pytest.mark.slow)])
 def test_nothing_in_it_leaves_the_device(baseline):
     config = tiny_config(baseline=baseline)
     names = traced(Learner(config, "xla"), 2)
@@ -161,6 +161,8 @@ def test_devices_share_a_batch_and_change_nothing():
             np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-6)
 
 
+# By default, test_learning_resume.py has runs that go on.
+@pytest.mark.slow
 def test_it_is_compiled_once_and_not_again_after_a_restore(tmp_path):
     def count():
         return sum(
@@ -208,6 +210,8 @@ def batch_of(mesh, pool, size):
     return jax.tree.map(np.asarray, jax.jit(take_batch)(pool))
 
 
+# By default, two devices share a batch above.
+@pytest.mark.slow
 def test_a_batch_is_the_same_wherever_its_graphs_are():
     """Bit for bit, for more, fewer and as many graphs as devices and as the batch has."""
     config = tiny_config()
@@ -281,6 +285,8 @@ def test_validation_goes_through_the_graphs_in_parts_and_on_several_devices(monk
         np.testing.assert_allclose(judged(config, count, reference), whole, rtol=1e-6)
 
 
+# By default, the graphs of test_learning_resume.py have no edges.
+@pytest.mark.slow
 def test_graphs_of_one_op_and_without_edges_can_be_trained_on(tmp_path, monkeypatch):
     class Said(list):
         """The text of a progress bar."""

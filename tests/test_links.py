@@ -360,7 +360,8 @@ def _candidates(problem, rng, count):
     return {k: random_keys(rng, lead + leaf.shape, True) for k, leaf in gene_shapes(problem).items()}
 
 
-@pytest.mark.parametrize("model", ["blocking", "delay"])
+# By default, devices that are padded have transfers that do not block.
+@pytest.mark.parametrize("model", ["blocking", pytest.param("delay", marks=pytest.mark.slow)])
 def test_every_implementation_the_replay_and_an_oracle_agree(model):
     @settings(max_examples=8, database=None)
     @given(st.integers(2, 8), st.integers(0, 2**32 - 1))
@@ -394,7 +395,7 @@ def test_every_implementation_the_replay_and_an_oracle_agree(model):
     cases()
 
 
-@pytest.mark.parametrize("model", ["blocking", "delay"])
+@pytest.mark.parametrize("model", ["blocking", pytest.param("delay", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("seed", range(4))
 def test_a_table_that_is_uniform_gives_what_the_number_gives_bit_for_bit(model, seed):
     rng = np.random.default_rng(seed)
@@ -438,7 +439,7 @@ def test_clusters_with_few_and_many_links_share_a_batch():
         assert np.array_equal(result.makespan[0], all_of_them.makespan[b])
 
 
-@pytest.mark.parametrize("model", ["blocking", "delay"])
+@pytest.mark.parametrize("model", [pytest.param("blocking", marks=pytest.mark.slow), "delay"])
 def test_devices_that_are_padded_change_no_link(model):
     rng = np.random.default_rng(2)
     graph = random_graph(rng, 15, 3)
@@ -541,6 +542,8 @@ def test_parts_that_talk_go_to_one_machine():
         assert len({a[0], b[0], c[0], d[0]}) == 4
 
 
+# By default, test_oracles.py has links that are alike.
+@pytest.mark.slow
 def test_a_long_search_finds_what_brute_force_proves():
     rng = np.random.default_rng(3)
     graph = random_graph(rng, 5, 3, constraints=False)

@@ -206,6 +206,7 @@ def test_ranks_and_prices_make_a_schedule_again(
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(instance=instances(max_ops=15), seed=st.integers(0, 99), config=refinements)
 def test_loops_do_the_same_in_python_without_negative_indices(
@@ -420,7 +421,7 @@ class TestTheMethod:
         last = [e for e, _ in zip(*plan.provenance["history"].values(), strict=True)][-2]
         assert last + 100 <= plan.provenance["evaluations"] < 3000
 
-    @pytest.mark.parametrize("method", ["list-search", "auto"])
+    @pytest.mark.parametrize("method", ["list-search", pytest.param("auto", marks=pytest.mark.slow)])
     def test_every_graph_gets_some_of_the_time(self, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
         own, given = HostRun.turn, []
 

@@ -47,7 +47,13 @@ def accelerator(monkeypatch):
 
 
 @pytest.mark.usefixtures("accelerator")
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=name, marks=() if name == "makespan" else pytest.mark.slow)
+        for name, case in CASES.items()
+    ],
+)
 def test_the_whole_search(case):
     found = exported(case)
     assert found.platforms == PLATFORMS
@@ -56,6 +62,8 @@ def test_the_whole_search(case):
         assert word not in text, f"{word} in the program"
 
 
+# By default, the search among plans.
+@pytest.mark.slow
 @pytest.mark.usefixtures("accelerator")
 def test_the_whole_search_among_generated_schedules():
     case = CASES["makespan"]
@@ -69,7 +77,15 @@ def test_the_whole_search_among_generated_schedules():
 
 
 @pytest.mark.usefixtures("accelerator")
-@pytest.mark.parametrize(("capability", "kernels"), [((9, 0), 1), ((10, 0), 1), ((8, 9), 0), (None, 0)])
+@pytest.mark.parametrize(
+    ("capability", "kernels"),
+    [
+        ((9, 0), 1),
+        pytest.param((10, 0), 1, marks=pytest.mark.slow),
+        pytest.param((8, 9), 0, marks=pytest.mark.slow),
+        (None, 0),
+    ],
+)
 def test_a_gpu_that_can_runs_the_fused_kernel(monkeypatch, capability, kernels):
     monkeypatch.setattr(pallas_gpu, "_capability", lambda: capability)
     case = CASES["makespan"]

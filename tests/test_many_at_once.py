@@ -28,7 +28,15 @@ def same(a, b):
     return a.placement.tolist() == b.placement.tolist() and a.timeline.op.tolist() == b.timeline.op.tolist()
 
 
-@pytest.mark.parametrize("method", [BOTH, Portfolio(Brkga(population=10, elites=3, mutants=2), ListSearch())])
+@pytest.mark.parametrize(
+    "method",
+    [
+        BOTH,
+        pytest.param(
+            Portfolio(Brkga(population=10, elites=3, mutants=2), ListSearch()), marks=pytest.mark.slow
+        ),
+    ],
+)
 def test_each_graph_has_the_plan_that_it_has_alone(method, monkeypatch):
     graphs = [generate("layered", n, seed=n) for n in (1, 90, 20, 70)]
     options = {"method": method, "evaluations": 60, "seed": 3}

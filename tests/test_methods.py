@@ -72,12 +72,12 @@ def options_of(name, tuned, policy):
     return {"settings": {"time_limit": 2.0, "workers": 1}} if name == "cp-sat" else {}
 
 
-NETWORKS = {"gflownet", "topoformer", "beam"}
+OF_SOLVERS = {"gflownet", "topoformer", "beam", "annealing", "cp-sat"}
 """By default, plans of these are verified in test_solvers.py."""
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow if name in NETWORKS else ()) for name in METHODS]
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in OF_SOLVERS else ()) for name in METHODS]
 )
 def test_every_method_gives_verified_plans_within_the_budget(name, graphs, tuned, policy):
     method = make_method(name, **options_of(name, tuned, policy))
@@ -136,6 +136,8 @@ def test_a_guided_method_is_the_search_that_users_have(graphs, policy):
     ]
 
 
+# By default, the test above.
+@pytest.mark.slow
 def test_a_policy_that_knows_nothing_is_plain_brkga(graphs, policy, monkeypatch):
     def uniform(policy, graphs, clusters, problem, keys):
         assert problem.num_graphs == len(graphs) == len(clusters) == len(keys)

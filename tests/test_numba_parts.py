@@ -52,7 +52,7 @@ def counts(n):
         yield i * n
 
 
-FUNCTIONS = (nothing, turns, sometimes, execution.execute)
+FUNCTIONS = (nothing, turns, sometimes, pytest.param(execution.execute, marks=pytest.mark.slow))
 
 
 def read(blocks):

@@ -30,10 +30,10 @@ def whole_number_graph(seed, num_ops):
     return builder.build()
 
 
-@pytest.mark.parametrize("objective", ["makespan", "peak-memory"])
-# Seeds 0 and 1 have two devices; by default, orders on one are compared with brute force in
-# test_ordering_beam.py and test_order_search.py.
-@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(s, marks=pytest.mark.slow) for s in range(2, 6))])
+@pytest.mark.parametrize("objective", ["makespan", pytest.param("peak-memory", marks=pytest.mark.slow)])
+# Seed 0 has two devices; by default, orders on one are compared with brute force in test_ordering_beam.py and
+# test_order_search.py.
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 6))])
 def test_brute_force_agrees_with_a_long_search(seed, objective):
     rng = np.random.default_rng(seed)
     model = ("blocking", "delay", "free")[seed % 3]
@@ -53,8 +53,10 @@ def test_brute_force_agrees_with_a_long_search(seed, objective):
     ("transfer", "num_ops"),
     [
         ("free", 10),
-        ("blocking", 14),
-        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("free", 14), ("blocking", 10))),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("free", 14), ("blocking", 10), ("blocking", 14))
+        ),
     ],
 )
 def test_cp_sat_agrees_on_makespan(transfer, num_ops):

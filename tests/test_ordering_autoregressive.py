@@ -92,6 +92,8 @@ def test_samples_follow_their_probabilities():
     assert statistic < len(expected) - 1 + 5 * math.sqrt(2 * (len(expected) - 1))
 
 
+# By default, graphs are padded in `test_probabilities`.
+@pytest.mark.slow
 def test_padding_and_company_change_nothing():
     graphs = [graph_of(seed, size) for seed, size in ((1, 8), (2, 5))]
     embeddings = embeddings_of(1, graphs=2)

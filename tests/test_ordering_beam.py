@@ -88,9 +88,11 @@ def found_by(rule, problem, width, priority):
 
 
 RULES = ("probability", "peak", "held")
+# By default, `test_equals_a_plain_beam` has the third rule.
+most_rules = pytest.mark.parametrize("rule", [*RULES[:2], pytest.param("held", marks=pytest.mark.slow)])
 
 
-@pytest.mark.parametrize("rule", RULES)
+@most_rules
 @settings(max_examples=30)
 @given(seeds, st.integers(1, 6))
 def test_a_beam_that_holds_everything_is_exact(rule, seed, num_ops):
@@ -116,6 +118,8 @@ def test_equals_a_plain_beam(rule, seed, num_ops):
         assert found.log_prob is None
 
 
+# By default, beams of three equal plain ones.
+@pytest.mark.slow
 @given(seeds, st.integers(1, 8))
 def test_a_beam_of_one_is_greedy(seed, num_ops):
     graph, priority = graph_of(seed, num_ops), np.round(priorities_of(seed))
@@ -123,7 +127,7 @@ def test_a_beam_of_one_is_greedy(seed, num_ops):
     np.testing.assert_array_equal(found.orders, greedy(problem_of(graph), priority))
 
 
-@pytest.mark.parametrize("rule", RULES)
+@most_rules
 @pytest.mark.parametrize("name", SPECIAL)
 def test_special_graphs(rule, name):
     graph = SPECIAL[name]
@@ -151,6 +155,7 @@ def test_more_ready_ops_than_were_foreseen():
     assert peaks(problem, found.orders[:, None])[0, 0] == found.peak[0] == replayed(graph, order)
 
 
+@pytest.mark.slow
 def test_more_candidates_must_meet_than_were_foreseen(monkeypatch):
     sizes, extend = [], beam._extend
 
@@ -166,7 +171,7 @@ def test_more_candidates_must_meet_than_were_foreseen(monkeypatch):
     assert len(set(sizes)) > 1
 
 
-@pytest.mark.parametrize("rule", RULES)
+@most_rules
 def test_hashes_that_agree_lose_no_set(rule, monkeypatch):
     begin = beam._begin
 
@@ -200,6 +205,8 @@ def test_padding_and_company_change_nothing(rule):
             np.testing.assert_array_equal(together.log_prob[b], other.log_prob[2 - b])
 
 
+# By default, `test_equals_a_plain_beam` compares them.
+@pytest.mark.slow
 def test_log_probabilities_are_those_of_the_orders():
     problem, priority = problem_of(graph_of(5, 8)), priorities_of(5)
     found = beam_search(problem, priority, FEW)
@@ -221,6 +228,8 @@ def test_approximate_dp_finds_the_peaks_of_the_host(seed, num_ops, width):
         assert found.optimal.all()
 
 
+# By default, the graphs of the test above.
+@pytest.mark.slow
 def test_approximate_dp_finds_the_peaks_of_the_host_in_larger_graphs():
     width = EVERYTHING
     graphs = [generate("ordering-layered", 60, seed) for seed in range(4)]

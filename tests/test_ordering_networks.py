@@ -194,7 +194,7 @@ def test_inference_on_a_cpu_lists_edges(monkeypatch):
             config,
             edges,
             id=f"{name}-{edges}",
-            marks=pytest.mark.slow if edges and name != "topoformer" else (),
+            marks=pytest.mark.slow if edges != (name == "topoformer") else (),
         )
         for name, config in CASES.items()
         for edges in (False, True)
@@ -243,7 +243,14 @@ def test_a_bucket_is_a_size_to_pad_to():
     np.testing.assert_allclose(found[:, :10], compiled(config)(inputs_of([given], config)), **CLOSE)
 
 
-@pytest.mark.parametrize(("name", "together"), [("topoformer", 2), ("transformer", 1), ("gat", 1)])
+@pytest.mark.parametrize(
+    ("name", "together"),
+    [
+        ("topoformer", 2),
+        pytest.param("transformer", 1, marks=pytest.mark.slow),
+        pytest.param("gat", 1, marks=pytest.mark.slow),
+    ],
+)
 def test_heads_that_take_turns_find_the_same(name, together, monkeypatch):
     config = dataclasses.replace(CASES[name], layers=1)
     inputs = inputs_of([graph(10), graph(7, 1)], config)

@@ -79,6 +79,8 @@ def check(problem, decisions):
     chex.assert_trees_all_equal(interpreted(problem, decisions), expected)
 
 
+# By default, test_links.py and the test below.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("devices", "transfers", "controls"),
     [
@@ -118,7 +120,9 @@ def test_a_queue_of_two_levels(num_ops, devices, transfers):
     check(problem, decisions)
 
 
-@pytest.mark.parametrize(("transfer", "outputs"), [("blocking", 0), ("free", 1)])
+@pytest.mark.parametrize(
+    ("transfer", "outputs"), [pytest.param("blocking", 0, marks=pytest.mark.slow), ("free", 1)]
+)
 def test_one_op(transfer, outputs):
     builder = GraphBuilder()
     builder.add_op("alone", runtime=2.5, outputs=[8] * outputs, temp_bytes=3)
@@ -135,8 +139,11 @@ def test_one_op(transfer, outputs):
 # Without a GPU ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("num_ops", [8, 1500])
-@pytest.mark.parametrize(("devices", "transfers"), [(1, BLOCKING), (5, BLOCKING), (3, OTHERS)])
+@pytest.mark.parametrize("num_ops", [pytest.param(8, marks=pytest.mark.slow), 1500])
+@pytest.mark.parametrize(
+    ("devices", "transfers"),
+    [pytest.param(1, BLOCKING, marks=pytest.mark.slow), (5, BLOCKING), (3, OTHERS)],
+)
 def test_lowers_for_cuda(num_ops, devices, transfers):
     problem, decisions = make_case(np.random.default_rng(0), (num_ops, num_ops), devices, transfers)
     text = jax.jit(on_cuda).trace(problem, decisions).lower(lowering_platforms=("cuda",)).as_text()
@@ -160,6 +167,7 @@ def test_refusals():
         run_pallas(large, decisions, positions=False)
 
 
+@pytest.mark.slow
 def test_does_not_load_pallas_before_it_is_used():
     code = (
         "import sys, regal_jax.simulate.pallas_gpu; "

@@ -299,7 +299,7 @@ def test_the_share_of_guided_individuals_is_the_policy_s():
         {},
         {"means": (0.9, 0.3, 0.7, 0.5)},
         {"alphas": (5, 1, 20, 2), "betas": (1, 2, 5, 20)},
-        {"placements": ("along", "across")},
+        pytest.param({"placements": ("along", "across")}, marks=pytest.mark.slow),
     ],
 )
 def test_transfers_are_as_urgent_as_the_most_urgent_reader(fields, there):
@@ -328,7 +328,7 @@ def test_transfers_are_as_urgent_as_the_most_urgent_reader(fields, there):
 
 
 @pytest.mark.parametrize("transfers", ["reader", "reader-there", "midway"])
-@pytest.mark.parametrize("reach", [0, 4])
+@pytest.mark.parametrize("reach", [pytest.param(0, marks=pytest.mark.slow), 4])
 def test_ops_keep_their_places_but_for_moves_and_transfers_follow(transfers, reach):
     """With variances of 0 the draws are known."""
     n, ops = 12, 11
@@ -365,7 +365,7 @@ def test_ops_keep_their_places_but_for_moves_and_transfers_follow(transfers, rea
             assert drawn["transfer_priority"][t, k] == pytest.approx(due, abs=2e-4)
 
 
-@pytest.mark.parametrize("cuts", [["schedule"], ["schedule", "across"]])
+@pytest.mark.parametrize("cuts", [["schedule"], pytest.param(["schedule", "across"], marks=pytest.mark.slow)])
 def test_ops_that_stay_and_transfers_as_scheduled_are_the_list_schedule(cuts):
     """Only the cut is random: the first individuals of the search have the schedule's makespan."""
     config = four_bins(

@@ -76,6 +76,9 @@ CONFIGS = [
     four_bins(width=16, network=Network.SEQUENCE),
     PolicyConfig(width=16, rounds=1),
 ]
+most_configs = pytest.mark.parametrize(
+    "config", [*CONFIGS[:2], pytest.param(CONFIGS[2], marks=pytest.mark.slow)]
+)
 
 
 # Shapes ---------------------------------------------------------------------------------------------
@@ -84,7 +87,7 @@ CONFIGS = [
 @pytest.mark.parametrize("network", Network)
 @pytest.mark.parametrize(
     ("devices", "rounds"),
-    [(1, 0), (3, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 1), (3, 0)))],
+    [(3, 1), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((1, 0), (1, 1), (3, 0)))],
 )
 def test_shapes_and_the_smallest_graphs(network, devices, rounds):
     config = four_bins(
@@ -151,7 +154,7 @@ def test_sequence_is_equivariant_when_no_two_ops_are_alike(instance, seed):
     np.testing.assert_allclose(logits[1][place], logits[0][: graph.num_ops], **CLOSE)
 
 
-@pytest.mark.parametrize("config", CONFIGS)
+@most_configs
 def test_logits_differ_between_ops_and_graphs(config):
     # Networks with constant outputs would pass the tests above.
     rng = np.random.default_rng(0)
@@ -161,7 +164,7 @@ def test_logits_differ_between_ops_and_graphs(config):
     assert np.std([compiled(config, Value)(x) for x in pairs]) > 1e-3  # Rounding is below 1e-6.
 
 
-@pytest.mark.parametrize("config", CONFIGS)
+@most_configs
 @given(one=instances(devices=[2]), other=instances(devices=[2]))
 def test_padding_and_company_change_nothing(config, one, other):
     (graph, cluster), (second, second_cluster) = one, other
@@ -177,7 +180,7 @@ def test_padding_and_company_change_nothing(config, one, other):
 
 
 # The third has the network of the first with a round fewer; the test above has it, too.
-@pytest.mark.parametrize("config", [*CONFIGS[:2], pytest.param(CONFIGS[2], marks=pytest.mark.slow)])
+@most_configs
 @given(one=instances(devices=[2]), other=instances(devices=[2]))
 def test_company_in_one_program_changes_no_bit(config, one, other):
     (graph, cluster), (second, second_cluster) = one, other
@@ -190,7 +193,7 @@ def test_company_in_one_program_changes_no_bit(config, one, other):
     chex.assert_trees_all_equal(*outputs)
 
 
-@pytest.mark.parametrize("config", CONFIGS)
+@most_configs
 def test_what_padding_holds_does_not_matter(config):
     x, prior = inputs_of(chain(5), TWO, config)
     rng = np.random.default_rng(0)
@@ -227,7 +230,7 @@ def test_no_rounds_and_own_features_see_no_edge(instance):
     chex.assert_trees_all_equal(one, other)
 
 
-@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("shared", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_messages_go_both_ways_and_a_step_a_round(shared):
     length, width = 7, 8
     for rounds in (0, 1, 3):
@@ -327,7 +330,7 @@ def placed(graph, heads=None, **fields):
     return bins, bins[np.argmax(logits, axis=-1)]
 
 
-@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("devices", [pytest.param(2, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize(
     "settings", [{}, {"alphas": (1, 2, 5, 20), "betas": (1, 2, 5, 20)}], ids=["mean-variance", "alpha-beta"]
 )
@@ -368,7 +371,7 @@ def test_every_placement_has_its_own_cut():
 @pytest.mark.parametrize(
     ("bins", "prior"),
     [
-        pytest.param(bins, prior, marks=() if i == j else pytest.mark.slow)
+        pytest.param(bins, prior, marks=() if i == j == 2 else pytest.mark.slow)
         for i, bins in enumerate([(0.2, 0.4, 0.6, 0.8), (0.9, 0.5, 0.1), (0.3,)])
         for j, prior in enumerate(["memory", "levels", "schedule"])
     ],
@@ -413,7 +416,7 @@ def test_every_weight_has_a_finite_gradient(network, kind):
         assert np.abs(leaf).max() > 0, path
 
 
-@pytest.mark.parametrize("config", CONFIGS)
+@most_configs
 def test_one_trace_a_bucket(config):
     chex.clear_trace_counter()
     graphdef, state = nnx.split(randomised(shapes_of(config)))

@@ -80,7 +80,9 @@ def test_shapes_and_padding(name, instance):
         np.testing.assert_array_equal(array[:, :n], exact[field])
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in ("memory", "schedule") else pytest.mark.slow) for n in MAKERS]
+)
 @given(one=instances(devices=[2]), other=instances(devices=[2]))
 def test_company_changes_nothing_and_features_come_with_the_same_prior(name, one, other):
     config = config_of(name)

@@ -138,7 +138,9 @@ BUCKET = Bucket(ops=12, tensors=36, edges=64, controls=32)
 
 @pytest.mark.parametrize("implementation", ["xla", "host"])
 # Transfers that take no time are delays of 0.
-@pytest.mark.parametrize("transfer", ["blocking", "delay", pytest.param("free", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "transfer", ["blocking", *(pytest.param(each, marks=pytest.mark.slow) for each in ("delay", "free"))]
+)
 def test_simulators_equal_a_recount(implementation, transfer):
     run = jax.jit(lambda problem, decisions: simulate(problem, decisions, implementation=implementation))
 
@@ -345,6 +347,7 @@ def test_what_cost_graphs_cannot_say_is_refused():
     assert "node" in format_cost_graph(builder.build(), lossy=True)
 
 
+@pytest.mark.slow
 def test_parameters_and_inputs_of_the_sample_are_resident():
     for _, graph in load_sample():
         sources = [kind in ("parameter", "input") for kind in graph.op_kinds]

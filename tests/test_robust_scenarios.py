@@ -126,6 +126,8 @@ def test_each_run_searches_in_its_own_scenario():
         np.testing.assert_array_equal(rows, wanted)
 
 
+# By default, `test_each_run_searches_in_its_own_scenario` has such runs.
+@pytest.mark.slow
 def test_slow_transfers_are_rare_where_scenarios_have_them():
     graph = generate("gflownet-layered", 20, seed=1)
 

@@ -58,7 +58,7 @@ class Stub:
         (RandomSchedules(), 1),
         (RandomSchedules(), 12),
         (SMALL, 12),
-        (RUNS, 1),
+        pytest.param(RUNS, 1, marks=pytest.mark.slow),
         (RUNS, 12),
         # By default, `test_each_run_gives_the_best_schedule_of_its_population` has this encoding.
         pytest.param(PLAIN, 1, marks=pytest.mark.slow),
@@ -146,9 +146,10 @@ def test_a_run_does_not_depend_on_how_many_there_are(monkeypatch):
         assert set(first(7)) == {7}
 
 
+# By default, runs are counted in the test above.
+@pytest.mark.slow
 def test_runs_may_be_fewer_than_what_is_requested():
     graph, key = generate("gflownet-layered", 20, seed=1), jax.random.key(0)
-    # One and three runs, whose programs the test above compiles.
     three = BrkgaRuns(60, SMALL.config, runs=3)
     assert [len(three.propose(graph, FREE, count, key)[0]) for count in (1, 3, 9)] == [1, 3, 3]
     # A budget below the population shrinks it, down to one random schedule.
@@ -174,7 +175,7 @@ def test_runs_obey_capacities_where_they_can(encoding):
     ("transfer", "source"),
     [
         ("free", PLAIN),
-        ("blocking:latency=1us", RUNS),
+        pytest.param("blocking:latency=1us", RUNS, marks=pytest.mark.slow),
         pytest.param("free", RUNS, marks=pytest.mark.slow),
         pytest.param("blocking:latency=1us", PLAIN, marks=pytest.mark.slow),
     ],

@@ -215,7 +215,7 @@ def parent_of_each_gene(config, genes=4000):
     return np.asarray(after.newcomers)[0, : config.children]
 
 
-@pytest.mark.parametrize("rho", [0.5, 0.7, 0.95])
+@pytest.mark.parametrize("rho", [0.7, *(pytest.param(r, marks=pytest.mark.slow) for r in (0.5, 0.95))])
 def test_children_inherit_from_the_elite_with_the_elite_bias(rho):
     children = parent_of_each_gene(BrkgaConfig(elite_bias=rho))
     assert children.shape == (65, 4000)
@@ -233,10 +233,7 @@ def test_children_inherit_from_the_elite_with_the_elite_bias(rho):
 # The weights of the others are checked above; searches take them from the same table.
 @pytest.mark.parametrize(
     "bias",
-    [
-        pytest.param(bias, marks=() if bias in ("constant", "exponential") else pytest.mark.slow)
-        for bias in BiasFunction
-    ],
+    [pytest.param(bias, marks=() if bias == "exponential" else pytest.mark.slow) for bias in BiasFunction],
 )
 def test_bias_functions_decide_which_parent_a_gene_comes_from(bias):
     config = BrkgaConfig(parents=5, elite_parents=2, bias=bias)
@@ -342,8 +339,8 @@ def halve_the_first(low, genes):
 @pytest.mark.parametrize(
     ("late", "restart_after"),
     [
-        ((), None),
         ((1,), 60),
+        pytest.param((), None, marks=pytest.mark.slow),
         pytest.param((), 60, marks=pytest.mark.slow),
         pytest.param((1,), None, marks=pytest.mark.slow),
     ],
@@ -373,7 +370,7 @@ def test_drawing_ahead_changes_nothing(late, restart_after):
 # Warm starts
 
 
-@pytest.mark.parametrize("islands", [1, 2])
+@pytest.mark.parametrize("islands", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_warm_starts_lead_the_first_population(islands):
     config = BrkgaConfig(population=4, elites=1, mutants=1, islands=islands)
     searcher = BrkgaSearcher(distance, uniform(6), config)
@@ -564,6 +561,8 @@ def test_restart_draws_everyone_afresh_and_keeps_the_incumbent():
     assert state.incumbent.evaluations.tolist() == [24 + 7 * 16] * 2
 
 
+# By default, test_search_conformance.py has company.
+@pytest.mark.slow
 def test_restart_of_one_instance_leaves_the_other_alone():
     config = BrkgaConfig(population=12, elites=4, mutants=3, restart_after=40)
     problem = jnp.stack([planted(1)[0], jnp.zeros(6, jnp.int32)])
@@ -611,6 +610,8 @@ def assignment(problem, genes):
 RANDOM_SEARCH = BrkgaConfig(elites=0, mutants=100)
 
 
+# By default, searches find planted optima below.
+@pytest.mark.slow
 def test_beats_random_search_on_a_permutation_problem_with_the_same_budget():
     n, seeds = 25, 5
     rng = np.random.default_rng(0)
@@ -626,7 +627,7 @@ def test_beats_random_search_on_a_permutation_problem_with_the_same_budget():
     assert (ga < rs - 3).all(), (ga, rs)
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_reaches_planted_optima(batch):
     problem = planted(batch, 12) >> 5
     stopping = Stopping(20_000, target=0.0)
@@ -658,6 +659,8 @@ def only_real(problem, genes):
     return distance(problem, genes["keys"][..., :n])
 
 
+# By default, `test_padding_to_a_common_bucket_changes_no_plan` in test_many_at_once.py.
+@pytest.mark.slow
 def test_padding_changes_nothing():
     def solve(n):
         shapes = {
@@ -680,7 +683,7 @@ def count_genes(problem, genes):
 
 # By default, one gene and none; the other shapes without genes are slow.
 @pytest.mark.parametrize(
-    "shape", [(1,), (0, 2), *(pytest.param(s, marks=pytest.mark.slow) for s in ((0,), (2, 0)))]
+    "shape", [(0, 2), *(pytest.param(s, marks=pytest.mark.slow) for s in ((1,), (0,), (2, 0)))]
 )
 def test_tiny_chromosomes(shape):
     config = BrkgaConfig(population=5, elites=2, mutants=1, islands=2, exchange_every=1, restart_after=20)
@@ -701,12 +704,14 @@ def test_population_of_one():
     assert (result.history_fitness[-1] < result.history_fitness[0]).any()
 
 
+@pytest.mark.slow
 def test_two_is_the_smallest_population_that_mates():
     config = BrkgaConfig(population=2, elites=1, mutants=0)
     result = brkga(distance, planted(1), keys(), Stopping(40), sample_fn=uniform(6), config=config)
     assert result.evaluations.tolist() == [40]
 
 
+@pytest.mark.slow
 def test_start_is_the_first_population_only():
     searcher, inputs = BrkgaSearcher(distance, uniform(6), SMALL), Inputs(planted(1), None, keys())
     state = jax.jit(start, static_argnums=0)(searcher, inputs, Limits.none(1))

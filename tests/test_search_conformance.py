@@ -85,19 +85,24 @@ CHAINS = {
 SEARCHERS = {name: BrkgaSearcher(distance, SAMPLE, config, Redraw()) for name, config in CONFIGS.items()} | {
     name: AnnealingSearcher(distance, SAMPLE, Redraw(), config) for name, config in CHAINS.items()
 }
-every_searcher = pytest.mark.parametrize(
-    "searcher",
-    [
-        # "annealing" differs from one in numbers alone. The other two are "classic" without elites and
-        # "annealing" without a temperature; test_solvers.py searches with them by default.
-        pytest.param(
-            searcher,
-            id=name,
-            marks=pytest.mark.slow if name in ("cool annealing", "random search", "local search") else (),
-        )
-        for name, searcher in SEARCHERS.items()
-    ],
-)
+
+
+def searchers(*slow):
+    """The searchers as parameters of a test, of which some are slow."""
+    return pytest.mark.parametrize(
+        "searcher",
+        [
+            pytest.param(searcher, id=name, marks=pytest.mark.slow if name in slow else ())
+            for name, searcher in SEARCHERS.items()
+        ],
+    )
+
+
+# "cool annealing" differs from "annealing" in numbers alone. The other two are "classic" without elites and
+# "annealing" without a temperature; test_solvers.py searches with them by default.
+SPECIAL = ("cool annealing", "random search", "local search")
+every_searcher = searchers(*SPECIAL)
+most_searchers = searchers("neighbours", *SPECIAL)
 
 
 def problem(batch, seed=3):
@@ -155,7 +160,7 @@ def test_some_mutants_are_neighbours_of_elites_of_their_island():
 
 
 @pytest.mark.parametrize("spare", [0, 1, 35, 100])
-@every_searcher
+@most_searchers
 def test_evaluations_are_counted_and_never_exceed_the_budget(searcher, spare):
     searcher = dataclasses.replace(searcher, fitness_fn=counted)
     budget = searcher.first_evaluations + spare
@@ -195,7 +200,7 @@ def test_one_generation_at_a_time_changes_nothing(searcher):
     )
 
 
-@every_searcher
+@most_searchers
 def test_company_changes_nothing(searcher):
     x = inputs(searcher=searcher)
     # Each graph has its own target, so that some finish long before the others.
@@ -215,9 +220,9 @@ def test_company_changes_nothing(searcher):
 
 
 # Execution without jit is slow, so only one searcher is in the default tests.
-@pytest.mark.parametrize(
-    "name", ["classic", *(pytest.param(n, marks=pytest.mark.slow) for n in SEARCHERS if n != "classic")]
-)
+# By default, `test_traced_form_is_the_same_search` compares two programs.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SEARCHERS)
 def test_jit_changes_nothing(name):
     searcher = SEARCHERS[name]
     x, limits = inputs(2, searcher), Limits.none(2)
@@ -232,7 +237,7 @@ def test_jit_changes_nothing(name):
     chex.assert_trees_all_equal(jitted, plain)
 
 
-@every_searcher
+@most_searchers
 def test_traced_form_is_the_same_search(searcher):
     x = inputs(searcher=searcher)
     generations = 6

@@ -116,7 +116,6 @@ def test_memory_equals_the_replay_of_the_quantised_graph(run, instance, seed):
     ("num_ops", "devices", "transfer"),
     [
         (70, 3, "delay"),
-        (400, 4, "blocking"),
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in (
@@ -124,6 +123,7 @@ def test_memory_equals_the_replay_of_the_quantised_graph(run, instance, seed):
                 (70, 4, "blocking"),
                 (70, 4, "free"),
                 (400, 2, "blocking"),
+                (400, 4, "blocking"),
                 (400, 3, "delay"),
                 (400, 4, "free"),
             )
@@ -155,6 +155,8 @@ every_transfer = pytest.mark.parametrize(
 )
 
 
+# By default, padded graphs and batches are compared with the replay above.
+@pytest.mark.slow
 @every_transfer
 def test_company_and_padding_change_nothing(run, transfer):
     graphs, clusters = mixed_batch(transfer)
@@ -245,8 +247,8 @@ def simulate_and_check(run, graph, cluster, population=2, bucket=None):
         (1, 1, "blocking", 0),
         pytest.param(1, 2, "free", 1, marks=pytest.mark.slow),
         pytest.param(7, 2, "blocking", 0, marks=pytest.mark.slow),
-        (7, 2, "blocking", 1),
-        (7, 1, "free", 1),
+        pytest.param(7, 2, "blocking", 1, marks=pytest.mark.slow),
+        pytest.param(7, 1, "free", 1, marks=pytest.mark.slow),
     ],
 )
 def test_no_edges_and_no_tensors(run, num_ops, devices, transfer, outputs):
@@ -267,6 +269,8 @@ def test_a_chain_of_ten_thousand(run, transfer):
 
 
 # `test_larger_graphs_and_queues_of_more_levels` has transfers that do not block.
+# By default, the chain of ten thousand.
+@pytest.mark.slow
 @pytest.mark.parametrize("transfer", ["blocking", pytest.param("delay:latency=3", marks=pytest.mark.slow)])
 def test_five_thousand_consumers(run, transfer):
     builder = GraphBuilder()

@@ -61,7 +61,14 @@ def test_keys_are_folded_from_what_a_graph_is(graphs):
     assert (jax.random.key_data(both)[0] != jax.random.key_data(both)[1]).any()
 
 
-@pytest.mark.parametrize(("guided", "share", "evaluations"), [(False, 1, 1), (True, 1, 60), (True, 0.5, 60)])
+@pytest.mark.parametrize(
+    ("guided", "share", "evaluations"),
+    [
+        pytest.param(False, 1, 1, marks=pytest.mark.slow),
+        (True, 1, 60),
+        pytest.param(True, 0.5, 60, marks=pytest.mark.slow),
+    ],
+)
 def test_the_traced_search_is_the_search(graphs, problem, policy, guided, share, evaluations):
     keys, config = graph_keys(jax.random.key(0), graphs), BrkgaConfig(population=20, elites=4, mutants=3)
     proposal = propose(policy, graphs, TWO, problem, keys) if guided else None

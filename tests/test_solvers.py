@@ -71,9 +71,10 @@ SPECIAL = ("random-search", "local-search")
 """BRKGA without elites, and annealing without a temperature; by default only some tests have them."""
 
 
-def but_special(names):
-    """The names as parameters of a test, of which the special cases are slow."""
-    return [pytest.param(name, marks=pytest.mark.slow if name in SPECIAL else ()) for name in names]
+def but_special(names, *others):
+    """The names as parameters of a test, of which the special cases and the others are slow."""
+    slow = (*SPECIAL, *others)
+    return [pytest.param(name, marks=pytest.mark.slow if name in slow else ()) for name in names]
 
 
 def objective_of(name):
@@ -136,13 +137,17 @@ def test_never_worse_than_its_warm_starts(name, graph):
     assert optimize(graph, cluster, objective=objective, method=name, evaluations=60).sort_key <= best
 
 
-# By default, company of the networks is tested in test_gflownet_networks.py, in test_ordering_beam.py and,
-# below, by `test_graphs_are_planned_together_as_they_are_alone`.
+# By default, company of annealing is tested in test_search_conformance.py, and that of the networks in
+# test_gflownet_networks.py, in test_ordering_beam.py and, below, by
+# `test_graphs_are_planned_together_as_they_are_alone`.
 @pytest.mark.parametrize(
     "name",
     [
         pytest.param(
-            name, marks=pytest.mark.slow if name in ("gflownet", "topoformer", "beam", *SPECIAL) else ()
+            name,
+            marks=pytest.mark.slow
+            if name in ("annealing", "gflownet", "topoformer", "beam", *SPECIAL)
+            else (),
         )
         for name in QUICK
     ],
@@ -167,7 +172,7 @@ def test_a_target_a_stall_and_a_time_limit_end_it(name, graph):
     assert timed.provenance["evaluations"] < 10**8
 
 
-@pytest.mark.parametrize("name", but_special(QUICK))
+@pytest.mark.parametrize("name", but_special(QUICK, "annealing"))
 def test_memory_that_never_suffices(name, graph):
     cluster = Cluster.uniform(cluster_of(name).num_devices, 1)
     with pytest.warns(InfeasiblePlanWarning):
@@ -594,7 +599,8 @@ def test_a_changed_file_is_another_policy(tmp_path):
     assert Guide.of(makers[0]).name == "given"
 
 
-@pytest.mark.parametrize("name", ["auto", "brkga", "annealing"])
+# By default, test_local.py has annealing on several accelerators.
+@pytest.mark.parametrize("name", ["auto", "brkga", pytest.param("annealing", marks=pytest.mark.slow)])
 def test_the_number_of_accelerators_changes_nothing(name, graph):
     graphs = [graph, generate("erdos-renyi", 24, seed=3)]
     options = {"method": name, "evaluations": 150, "warm_start": False, "progress": False}
@@ -603,6 +609,8 @@ def test_the_number_of_accelerators_changes_nothing(name, graph):
         same(a, b)
 
 
+# By default, test_auto.py names the policy of a stage.
+@pytest.mark.slow
 def test_each_stage_names_its_own_policy(graph, tmp_path):
     file = tmp_path / "policy.safetensors"
     save_policy(file, Policy(PolicyConfig(rounds=0, width=4), rngs=nnx.Rngs(0)))
@@ -611,6 +619,8 @@ def test_each_stage_names_its_own_policy(graph, tmp_path):
     assert plan.provenance["policy"] == str(file)
 
 
+# By default, the network proposes orders in `test_guides_propose_by_themselves`.
+@pytest.mark.slow
 def test_brkga_draws_around_the_order_of_a_network():
     graph = generate("ordering-layered", 40, seed=1)
     options = {"objective": Objective.PEAK_MEMORY, "method": "brkga", "evaluations": 200, "warm_start": False}

@@ -213,6 +213,8 @@ def policies_search(jobs):
     return reference
 
 
+# By default, the control has results below.
+@pytest.mark.slow
 def test_the_control_has_a_curve(graphs, tmp_path):
     config = EvaluationConfig(
         "set", methods=("brkga", "critical-path", "brkga-quick-start"), evaluations=200, limits=(150, 300),

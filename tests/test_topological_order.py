@@ -412,6 +412,8 @@ def test_the_settings_that_ship(name):
             assert getattr(settings[method], field) == value
 
 
+# By default, test_evaluation_cli.py has the command, and tests here the suite.
+@pytest.mark.slow
 def test_the_command(weights, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     pathlib.Path("e.toml").write_text("untrained = false\n[options.approximate-dp.settings]\nwidth = 20\n")

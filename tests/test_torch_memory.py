@@ -10,6 +10,8 @@ from benchmarks import torch_memory, torch_networks
 from benchmarks.__main__ import main
 
 
+# By default, test_execution_torch.py measures the memory.
+@pytest.mark.slow
 def test_rows_and_means(tmp_path, monkeypatch, capfd):
     small = {"small": (lambda: nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)), (2, 64))}
     monkeypatch.setattr(torch_networks, "MODULES", small)
@@ -40,7 +42,13 @@ def test_an_unknown_module_is_refused(capfd):
 
 # By default without data, which finds sizes that do not fit as well.
 @pytest.mark.parametrize("device", ["meta", pytest.param("cpu", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("name", torch_networks.MODULES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if i % 2 else ())
+        for i, name in enumerate(torch_networks.MODULES)
+    ],
+)
 def test_every_module_can_be_called(name, device):
     with torch.device(device), torch.no_grad():
         module, x = torch_networks.build(name)

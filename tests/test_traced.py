@@ -94,6 +94,8 @@ def test_what_is_on_the_disk_is_not_traced_again_and_changes_no_plan(folder, exp
     assert len(exports) == len(PROGRAMS)
 
 
+# By default, the programs of a search without a policy.
+@pytest.mark.slow
 def test_a_policy_is_on_the_disk_too(folder, exports):
     first = searched(policy="default")
     assert "_propose" in exports
@@ -161,10 +163,12 @@ def nonsense(data):
 @pytest.mark.parametrize(
     "damage",
     [
+        # By default, a file that ends too early; the test below has programs of other functions.
         cut,
-        of_another,
-        # By default, a file that ends too early, and one of another program.
-        *(pytest.param(d, marks=pytest.mark.slow) for d in (lambda data: b"", flipped, calling, nonsense)),
+        *(
+            pytest.param(d, marks=pytest.mark.slow)
+            for d in (of_another, lambda data: b"", flipped, calling, nonsense)
+        ),
     ],
 )
 def test_a_file_that_is_not_right_is_made_again(damage, kept, folder, exports):
@@ -334,6 +338,7 @@ def test_no_folder_where_the_cache_of_jax_is_off(chosen):
         jax.config.update("jax_enable_compilation_cache", True)
 
 
+@pytest.mark.slow
 def test_what_is_donated_is_used_up(folder, exports):
     """Donated arguments are used up, also by a program from the disk."""
     problem = make_problem([GRAPH], [TWO])

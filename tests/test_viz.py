@@ -87,7 +87,7 @@ def test_the_memory_panel_shows_the_profile():
     assert figure.axes[0].get_legend() is not None
 
 
-@pytest.mark.parametrize("suffix", ["png", "svg", "pdf"])
+@pytest.mark.parametrize("suffix", ["png", pytest.param("svg", marks=pytest.mark.slow), "pdf"])
 def test_formats(tmp_path, suffix):
     worked_plan()[0].plot(tmp_path / f"plan.{suffix}")
     assert (tmp_path / f"plan.{suffix}").stat().st_size > 1000
@@ -163,7 +163,9 @@ def test_a_graph_is_no_plan(plot, message):
         plot(*worked_plan())
 
 
-@pytest.mark.parametrize(("model", "kinds"), [("blocking", 12), ("delay", 0)])
+@pytest.mark.parametrize(
+    ("model", "kinds"), [("blocking", 12), pytest.param("delay", 0, marks=pytest.mark.slow)]
+)
 def test_thousands_of_ops_are_drawn_together(tmp_path, model, kinds):
     plan = large(3000, 3, model, kinds)
     figure = plan.plot(tmp_path / "plan.png")

@@ -116,7 +116,10 @@ def good(graph):
     return plan
 
 
-@pytest.mark.parametrize("method", ["brkga", "annealing", "local-search", "list-search", "auto"])
+@pytest.mark.parametrize(
+    "method",
+    ["brkga", pytest.param("annealing", marks=pytest.mark.slow), "local-search", "list-search", "auto"],
+)
 def test_a_search_is_never_worse_than_what_it_began_with(graph, good, method, tmp_path):
     good.save(tmp_path / "good.json")
     worse = run_heuristic("bfs", graph, TWO)
