@@ -257,6 +257,8 @@ def test_memory_limit_is_met_where_it_can_be(graph):
     assert plan.peak_memory.max() <= limit
 
 
+# By default, test_solvers.py has settings.
+@pytest.mark.slow
 def test_methods_and_settings(graph):
     plan = optimize(graph, TWO, method="critical-path")
     assert plan.provenance["method"] == "critical-path"
@@ -391,6 +393,8 @@ def test_each_plan_is_told_when_it_is_made(graph):
     assert told == dict(enumerate(plans))
 
 
+# By default, `auto` is guided below.
+@pytest.mark.slow
 def test_the_policy_that_ships_guides_a_search():
     graph = generate("regal-barabasi-albert", 40, 7)
     plain, guided = (

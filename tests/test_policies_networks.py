@@ -297,7 +297,7 @@ def test_the_graph_network_is_the_paper_s_equation():
 # Beginning and training -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("network", Network)
+@pytest.mark.parametrize("network", [Network.GNN, pytest.param(Network.SEQUENCE, marks=pytest.mark.slow)])
 def test_untrained_policy_leaves_priorities_open_and_places_ops(network):
     graph = random_graph(np.random.default_rng(0), 12, 2)
     config = four_bins(network=network, priority_bias=3, affinity_bias=-3, placement_scale=0)

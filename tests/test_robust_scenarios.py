@@ -113,6 +113,8 @@ def test_the_problem_has_the_costs_of_each_scenario():
         assert several.upper_bound[row] >= wanted.sum() + 2 * moves.sum()
 
 
+# By default, such runs are chosen from below.
+@pytest.mark.slow
 def test_each_run_searches_in_its_own_scenario():
     one = ScenarioRuns(30, SMALL)
     six = one.propose(GRAPH, FREE, 6, KEY)
@@ -126,7 +128,6 @@ def test_each_run_searches_in_its_own_scenario():
         np.testing.assert_array_equal(rows, wanted)
 
 
-# By default, `test_each_run_searches_in_its_own_scenario` has such runs.
 @pytest.mark.slow
 def test_slow_transfers_are_rare_where_scenarios_have_them():
     graph = generate("gflownet-layered", 20, seed=1)
