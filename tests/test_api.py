@@ -257,8 +257,6 @@ def test_memory_limit_is_met_where_it_can_be(graph):
     assert plan.peak_memory.max() <= limit
 
 
-# By default, test_solvers.py has settings.
-@pytest.mark.slow
 def test_methods_and_settings(graph):
     plan = optimize(graph, TWO, method="critical-path")
     assert plan.provenance["method"] == "critical-path"

@@ -408,7 +408,6 @@ def test_the_command_runs_in_a_process_of_its_own():
     assert "\n  throughput/er-100 " in done.stdout
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("every", [False, True])
 def test_smoke(tmp_path, capsys, every):
     """The whole command: its sections, the file, the trace, the figure."""

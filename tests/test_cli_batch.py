@@ -208,8 +208,6 @@ def test_ctrl_c_saves_what_there_is():
     assert plan.provenance["evaluations"] >= 100
 
 
-# By default, test_cli_train.py has SIGTERM.
-@pytest.mark.slow
 @pytest.mark.parametrize("background", [False, True])
 def test_sigterm_saves_what_there_is_and_exits_143(background):
     # Shells start background jobs with SIGINT ignored.

@@ -91,7 +91,6 @@ def test_cp_sat_peak_memory_equals_brute_force(instance: Instance) -> None:
     _check_against_brute_force(*instance, Objective.PEAK_MEMORY)
 
 
-@pytest.mark.slow
 @settings(max_examples=15)
 @given(instance=instances(max_ops=5, devices=(2, 3), transfers=["blocking"]))
 def test_cp_sat_peak_memory_of_several_devices_equals_brute_force(instance: Instance) -> None:

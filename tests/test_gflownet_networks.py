@@ -328,7 +328,6 @@ def test_the_solver_is_checked(tmp_path):
 # The weights that ship.
 
 
-@pytest.mark.slow
 def test_lower_temperatures_have_faster_and_fewer_schedules():
     graph, model = generate("gflownet-barabasi-albert", 16, seed=3), default_gflownet()
     found = [

@@ -116,7 +116,6 @@ def test_what_is_only_read_goes_where_it_is_first_read() -> None:
     assert all(at[f"w{i}"] == at[f"a{i}"] == int(i >= 4) for i in range(8))
 
 
-@pytest.mark.slow
 def test_refinement_comes_near_the_best_placement() -> None:
     """Brute force over all placements of 9 ops in the same order, 40 graphs."""
     cluster, many, ratios, begun = Cluster.uniform(2, transfer="blocking"), [], [], []

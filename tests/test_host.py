@@ -283,7 +283,6 @@ def test_a_new_process_finds_the_compiled_program_in_the_cache(tmp_path):
     assert second[2] == 0
 
 
-@pytest.mark.slow
 def test_a_new_process_finds_the_compiled_kernels(tmp_path):
     kernels = (host_kernel, generate_kernel)
     for kernel in kernels:

@@ -39,7 +39,6 @@ def test_every_step_gets_its_batch(workers):
         ahead.close()
 
 
-@pytest.mark.slow
 def test_worker_processes_leave_the_accelerator_alone():
     before = dict(os.environ)
     ahead = Ahead(backend, 2, 1)

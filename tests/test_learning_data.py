@@ -231,8 +231,6 @@ def test_a_reference_is_the_mean_of_uniform_searches(tmp_path, searched):
     np.testing.assert_array_equal(found.identity, pool.identity)
 
 
-# By default, two devices share a batch in test_learning_step.py.
-@pytest.mark.slow
 def test_references_do_not_depend_on_the_number_of_devices():
     config = tiny_config()
     share = share_of(config)

@@ -78,7 +78,6 @@ def test_the_expected_gradient_is_the_exact_one(enumerated, baseline):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=3e-6)
 
 
-@pytest.mark.slow
 def test_a_baseline_with_the_own_reward_in_it_is_biased(enumerated):
     found, wanted = expected(enumerated, lambda r: r - r.mean()), exact(enumerated)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):

@@ -285,8 +285,6 @@ def test_validation_goes_through_the_graphs_in_parts_and_on_several_devices(monk
         np.testing.assert_allclose(judged(config, count, reference), whole, rtol=1e-6)
 
 
-# By default, the graphs of test_learning_resume.py have no edges.
-@pytest.mark.slow
 def test_graphs_of_one_op_and_without_edges_can_be_trained_on(tmp_path, monkeypatch):
     class Said(list):
         """The text of a progress bar."""

@@ -206,7 +206,6 @@ def test_ranks_and_prices_make_a_schedule_again(
         np.testing.assert_array_equal(one, other)
 
 
-@pytest.mark.slow
 @settings(max_examples=25)
 @given(instance=instances(max_ops=15), seed=st.integers(0, 99), config=refinements)
 def test_loops_do_the_same_in_python_without_negative_indices(

@@ -136,8 +136,6 @@ def test_a_guided_method_is_the_search_that_users_have(graphs, policy):
     ]
 
 
-# By default, the test above.
-@pytest.mark.slow
 def test_a_policy_that_knows_nothing_is_plain_brkga(graphs, policy, monkeypatch):
     def uniform(policy, graphs, clusters, problem, keys):
         assert problem.num_graphs == len(graphs) == len(clusters) == len(keys)

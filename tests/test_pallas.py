@@ -167,7 +167,6 @@ def test_refusals():
         run_pallas(large, decisions, positions=False)
 
 
-@pytest.mark.slow
 def test_does_not_load_pallas_before_it_is_used():
     code = (
         "import sys, regal_jax.simulate.pallas_gpu; "

@@ -48,7 +48,6 @@ def test_padding_of_genes_is_less_than_half_and_of_large_graphs_a_third(ops, ten
     assert fits(max(tensors, bucket.ops), bucket.tensors)
 
 
-@pytest.mark.slow
 def test_graphs_of_one_family_share_few_buckets():
     rng = np.random.default_rng(0)
     buckets = {Bucket.of(random_graph(rng, int(rng.integers(50, 201)))) for _ in range(100)}

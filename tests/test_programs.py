@@ -79,7 +79,6 @@ def test_arguments_go_where_they_belong(few):
     assert count() == 1
 
 
-@pytest.mark.slow
 def test_what_is_given_up_gives_its_regions_back():
     """In a separate process: of 20 programs of a search one is kept."""
     code = (
@@ -143,7 +142,6 @@ def test_memory_is_returned_after_every_thirty_two_programs_that_were_given_up(f
     assert len(returned) == given_up // 32 - began // 32 >= 2
 
 
-@pytest.mark.slow
 @linux
 def test_what_was_freed_in_small_pieces_is_returned():
     """In a separate process, because another process may have free memory already."""

@@ -347,7 +347,6 @@ def test_what_cost_graphs_cannot_say_is_refused():
     assert "node" in format_cost_graph(builder.build(), lossy=True)
 
 
-@pytest.mark.slow
 def test_parameters_and_inputs_of_the_sample_are_resident():
     for _, graph in load_sample():
         sources = [kind in ("parameter", "input") for kind in graph.op_kinds]

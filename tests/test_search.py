@@ -659,8 +659,6 @@ def only_real(problem, genes):
     return distance(problem, genes["keys"][..., :n])
 
 
-# By default, `test_padding_to_a_common_bucket_changes_no_plan` in test_many_at_once.py.
-@pytest.mark.slow
 def test_padding_changes_nothing():
     def solve(n):
         shapes = {
@@ -704,14 +702,12 @@ def test_population_of_one():
     assert (result.history_fitness[-1] < result.history_fitness[0]).any()
 
 
-@pytest.mark.slow
 def test_two_is_the_smallest_population_that_mates():
     config = BrkgaConfig(population=2, elites=1, mutants=0)
     result = brkga(distance, planted(1), keys(), Stopping(40), sample_fn=uniform(6), config=config)
     assert result.evaluations.tolist() == [40]
 
 
-@pytest.mark.slow
 def test_start_is_the_first_population_only():
     searcher, inputs = BrkgaSearcher(distance, uniform(6), SMALL), Inputs(planted(1), None, keys())
     state = jax.jit(start, static_argnums=0)(searcher, inputs, Limits.none(1))

@@ -155,8 +155,6 @@ every_transfer = pytest.mark.parametrize(
 )
 
 
-# By default, padded graphs and batches are compared with the replay above.
-@pytest.mark.slow
 @every_transfer
 def test_company_and_padding_change_nothing(run, transfer):
     graphs, clusters = mixed_batch(transfer)
