@@ -197,7 +197,7 @@ def _piece(
     if piece.fixed:
         fixed = arguments[0] if arguments else results[0]
         if values.size[fixed] < size or fixed in apart:
-            raise ValueError("a result is smaller than what shares its memory")
+            raise ValueError("a result or a donated argument does not hold all that shares its memory")
     return piece
 
 
