@@ -408,7 +408,7 @@ def test_the_command_runs_in_a_process_of_its_own():
     assert "\n  throughput/er-100 " in done.stdout
 
 
-@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_smoke(tmp_path, capsys, every):
     """The whole command: its sections, the file, the trace, the figure."""
     out, traces, figure = tmp_path / "a.json", tmp_path / "traces", tmp_path / "a.png"

@@ -208,7 +208,7 @@ def test_ctrl_c_saves_what_there_is():
     assert plan.provenance["evaluations"] >= 100
 
 
-@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("background", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_sigterm_saves_what_there_is_and_exits_143(background):
     # Shells start background jobs with SIGINT ignored.
     before = ["sh", "-c", "trap '' INT; exec \"$@\"", "sh"] if background else []
