@@ -190,13 +190,13 @@ def _piece(
         else:
             spans.append((start, end))
     bottom = min(offsets[v] for v in group)
-    apart = {v: offsets[v] - bottom for v in group if offsets[v] > bottom}
-    size = max(apart.get(v, 0) + values.size[v] for v in group)
+    inside = {v: offsets[v] - bottom for v in group if offsets[v] > bottom}
+    size = max(inside.get(v, 0) + values.size[v] for v in group)
     argument, result = (row[0] if row else None for row in (arguments, results))
-    piece = Piece(group, size, spans, argument, result, apart)
+    piece = Piece(group, size, spans, argument, result, inside)
     if piece.fixed:
         fixed = arguments[0] if arguments else results[0]
-        if values.size[fixed] < size or fixed in apart:
+        if values.size[fixed] < size or fixed in inside:
             raise ValueError("a result or a donated argument does not hold all that shares its memory")
     return piece
 
