@@ -1,6 +1,7 @@
 """Graphs and clusters on the host. This package does not import JAX."""
 
 from regal_jax.graph.builder import GraphBuilder
+from regal_jax.graph.classes import OpClasses, op_classes
 from regal_jax.graph.cluster import MAX_DEVICES, Cluster, TransferModel
 from regal_jax.graph.computation_graph import ComputationGraph
 from regal_jax.graph.constraints import Colocate, Pin, constrain
@@ -24,6 +25,7 @@ __all__ = [
     "Colocate",
     "ComputationGraph",
     "GraphBuilder",
+    "OpClasses",
     "Pin",
     "TransferModel",
     "allowed_matrix",
@@ -32,6 +34,7 @@ __all__ = [
     "induced",
     "mean_transfer_times",
     "once_a_pair",
+    "op_classes",
     "runtime_matrix",
     "to_networkx",
     "topology_hash",

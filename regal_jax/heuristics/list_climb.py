@@ -11,7 +11,7 @@ from regal_jax.runtime.pointers import caller
 
 __all__ = ["DRAWS", "Recipe", "Space", "climb"]
 
-DRAWS: Final = 9
+DRAWS: Final = 10
 """Uniform numbers per change, in addition to one for each op that it changes."""
 _NEAR: Final = 0.6
 """Probability that a block moves to the device of a nearby op, if that is another device."""
@@ -27,7 +27,7 @@ _call = caller()
 Space = namedtuple(
     "Space",
     "rank rules orders ranks prices rank_noise price_noise price_share other_rule block_share largest_block "
-    "prohibitive limited transfer_noise transfer_share",
+    "prohibitive limited transfer_noise transfer_share class_of class_bounds class_ops class_share",
 )
 """The distribution of changes.
 
@@ -42,6 +42,8 @@ Attributes:
   limited: Whether memory is limited.
   transfer_noise: ``[N]``, standard deviations of prices at the scale of transfers.
   transfer_share: As in `ListSearchConfig`; 0 where no transfer takes time.
+  class_of, class_bounds, class_ops: `regal_jax.graph.classes.OpClasses`.
+  class_share: As in `ListSearchConfig`, times the share of the ops that are like others.
 """
 
 Recipe = namedtuple("Recipe", "rank price rule value")
@@ -75,8 +77,9 @@ def climb(
       best: The best schedule, the first on ties.
       given: The ``G`` schedules to try at first instead of changes of ``now``, one after another: ranks
         ``[G * N]``, prices ``[G * N * D]``, rules ``[G]``.
-      paid: ``[8]``: for blocks, for numbers, and for numbers at the scale of transfers and at their own, the
-        changes that improved the schedule and all changes.
+      paid: ``[16]``, for each kind of change the number of those that improved the schedule, and of all:
+        blocks, numbers; numbers at the scale of transfers, and at their own; numbers of classes, and of ops;
+        blocks with their classes, and alone.
       uniform: ``[S * U]`` from [0, 1), of ``S`` changes.
       normal: ``[S * Z]``.
       values: ``[2 * S]``, set to the value of ``now`` after each change.
@@ -87,7 +90,8 @@ def climb(
     """
     (
         base, rules, orders, ranks, prices, rank_noise, price_noise, price_share, other_rule, block_share,
-        largest_block, prohibitive, limited, transfer_noise, transfer_share,
+        largest_block, prohibitive, limited, transfer_noise, transfer_share, class_of, class_bounds,
+        class_ops, class_share,
     ) = space  # fmt: skip
     rank, price, rule, _ = trial
     kept_rank, kept_price, kept_rule, value = now
@@ -108,26 +112,27 @@ def climb(
             share = pays / (pays + (1 - share) * paid[second] / paid[second + 1])
         return min(max(share, least), most)
 
-    def change_numbers(u, z, wide):
-        """Gives a few ops another rank, or other prices."""
+    def change_numbers(u, z, wide, alike):
+        """Gives a few ops, or all ops of a few classes, another rank or other prices."""
         priced = uniform[u + 1] < price_share
         count = prices if priced else ranks
-        if wide:
+        if wide or alike:
             # The logarithm of their number is uniform, and so is that of the noise of ranks.
             count = int((count + 1) ** uniform[u + 5])
-        if priced:
-            for i in range(count):
-                o = int(uniform[u + DRAWS + i] * n)
-                changed[o] = 1
-                noise = transfer_noise[o] if wide else price_noise
-                for k in range(d):
-                    price[o * d + k] = noise * normal[z + i * d + k]
-        else:
-            noise = rank_noise * _FARTHER ** uniform[u + 6] if wide else rank_noise
-            for i in range(count):
-                o = int(uniform[u + DRAWS + i] * n)
-                rank[o] = base[o] + noise * normal[z + i]
-                changed[o] = 1
+        noise = rank_noise * _FARTHER ** uniform[u + 6] if wide else rank_noise
+        for i in range(count):
+            o = int(uniform[u + DRAWS + i] * n)
+            c = class_of[o]
+            for j in range(class_bounds[c] if alike else 0, class_bounds[c + 1] if alike else 1):
+                v = class_ops[j] if alike else o
+                changed[v] = 1
+                if priced:
+                    scale = transfer_noise[v] if wide else price_noise
+                    for k in range(d):
+                        price[v * d + k] = scale * normal[z + i * d + k]
+                else:
+                    rank[v] = base[v] + noise * normal[z + i]
+        if not priced:
             for o in range(n):
                 # Their keys depend on the ranks of all ops.
                 changed[o] |= resident[o]
@@ -167,8 +172,11 @@ def climb(
                 left -= 1
         return home
 
-    def change_block(u):
-        """Moves a block of ops to another device; the logarithm of its length is uniform."""
+    def change_block(u, alike):
+        """Moves a block of ops, or all ops of their classes, to another device.
+
+        The logarithm of its length is uniform.
+        """
         begin = int(uniform[u + 4] * 3) * n
         half = int(max(2.0, largest_block * n) ** uniform[u + 5]) // 2
         middle = begin + int(uniform[u + 6] * n)
@@ -177,14 +185,19 @@ def climb(
         k = draw_device(u, home, max(begin, middle - around), min(begin + n, middle + around + 1))
         for i in range(max(begin, middle - half), min(begin + n, middle + half + 1)):
             o = orders[i]
-            if kept_place[o] == home or uniform[u + 1] >= _SAME:
-                changed[o] = 1
-                for h in range(d):
-                    price[o * d + h] = 0.0 if h == k else prohibitive
+            if kept_place[o] != home and uniform[u + 1] < _SAME:
+                continue
+            c = class_of[o]
+            for j in range(class_bounds[c] if alike else 0, class_bounds[c + 1] if alike else 1):
+                v = class_ops[j] if alike else o
+                if kept_place[v] == home or uniform[u + 1] >= _SAME:
+                    changed[v] = 1
+                    for h in range(d):
+                        price[v * d + h] = 0.0 if h == k else prohibitive
 
     for s in range(tries):
         u, z = s * draws, s * noises
-        block, wide, tried = False, False, s >= len(given_rule)
+        block, wide, alike, tried = False, False, False, s >= len(given_rule)
         over, time, same = 0.0, np.inf, False
         # A longer schedule would not be kept, unless the current one does not fit.
         limit = value[1] if value[0] == 0 else np.inf
@@ -196,10 +209,12 @@ def climb(
             rule[0] = kept_rule[0]
             block = d > 1 and uniform[u] < chance_of(0, 2, block_share)
             if block:
-                change_block(u)
+                alike = uniform[u + 9] < chance_of(12, 14, class_share)
+                change_block(u, alike)
             else:
                 wide = uniform[u + 7] < chance_of(4, 6, transfer_share)
-                change_numbers(u, z, wide)
+                alike = uniform[u + 9] < chance_of(8, 10, class_share)
+                change_numbers(u, z, wide, alike)
         else:
             for o in range(n):
                 rank[o] = given_rank[s * n + o]
@@ -251,6 +266,9 @@ def climb(
                 i = 4 if wide else 6
                 paid[i] += better
                 paid[i + 1] += 1
+            i = (12 if alike else 14) if block else (8 if alike else 10)
+            paid[i] += better
+            paid[i + 1] += 1
         values[2 * s], values[2 * s + 1] = value[0], value[1]
         if value[0] == 0 and value[1] <= goal:
             return s + 1

@@ -12,7 +12,7 @@ import numpy as np
 
 from regal_jax.checks import check_setting, real, shown
 from regal_jax.errors import ConfigError
-from regal_jax.graph import Cluster, ComputationGraph, transfer_times
+from regal_jax.graph import Cluster, ComputationGraph, op_classes, transfer_times
 from regal_jax.heuristics.host_search import HostSearch
 from regal_jax.heuristics.insertion import Insertion, Schedule
 from regal_jax.heuristics.list_scheduling import (
@@ -42,6 +42,7 @@ _SHARES: Final = (
     "transfer_share",
     "block_share",
     "largest_block",
+    "class_share",
     "least_gain",
 )
 _START_RULES: Final = 3
@@ -84,6 +85,9 @@ class ListSearchConfig:
       block_share: Initial probability that a block of ops moves to a device instead of a change of ranks or
         prices. It is then adapted to the rate at which either has improved the schedule.
       largest_block: Largest number of ops in a block, as a share of all.
+      class_share: Initial probability that a change of ranks, prices or a block is made to all ops of a class
+        (`regal_jax.graph.op_classes`) at once, times the share of the ops that are like others. It is adapted
+        like `block_share`.
       look: Largest number of ready ops that the rules compare.
       insert_after: Schedules after which insertion moves begin, where transfers take time.
       turn: Number of insertions after which the search decides whether to make list schedules again.
@@ -102,6 +106,7 @@ class ListSearchConfig:
     transfer_share: float = 0.5
     block_share: float = 0.5
     largest_block: float = 0.25
+    class_share: float = 0.5
     look: int = 8
     insert_after: int = 500
     turn: int = 250
@@ -137,7 +142,8 @@ class ListSearchRun(HostSearch):
     schedule is made from. A few ops get other ranks, or other prices on the devices, and list scheduling
     makes a new schedule. Where transfers take long, an op that changes its device alone usually runs
     later. A perturbation may therefore also move a block of ops to one device, by prohibitive prices on
-    all others. The kind of perturbation that has improved the schedule more often is tried more often.
+    all others. Models repeat their layers, so a perturbation may change all ops that are alike at once. The
+    kind of perturbation that has improved the schedule more often is tried more often.
     A schedule is kept if it is no longer than the one before. One that fits the memory is better than any
     that does not.
 
@@ -196,7 +202,7 @@ class ListSearchRun(HostSearch):
         self._trial, self._now, self._best = (_recipes([blank]) for _ in range(3))
         self._none = type(self._trial)(*(each[:0] for each in self._trial))
         self._space = self._make_space()
-        self._paid = for_loops(np.array([1.0, _PRIOR] * 4))
+        self._paid = for_loops(np.array([1.0, _PRIOR] * 8))
         self._normals, moves = self.random.spawn(2)
         pays = d > 1 and bool(self._transfer_times().any())
         self._moves: Insertion | None = None
@@ -298,6 +304,7 @@ class ListSearchRun(HostSearch):
         graph, cluster, config = self.graph, self.cluster, self._config
         takes = self._transfer_times()
         limited = bool(np.isfinite(self._memory).any())
+        classes = op_classes(graph)
         return for_loops(
             Space(
                 rank=self._rank,
@@ -315,6 +322,10 @@ class ListSearchRun(HostSearch):
                 limited=limited,
                 transfer_noise=np.maximum(takes, config.price_noise * self._longest),
                 transfer_share=float(config.transfer_share if takes.any() else 0),
+                class_of=classes.of,
+                class_bounds=classes.bounds,
+                class_ops=classes.ops,
+                class_share=float(config.class_share * classes.repeated),
             )
         )
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from regal_jax.checks import shown, whole
+from regal_jax.checks import real, shown, whole
 from regal_jax.errors import ConfigError
-from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph import Cluster, ComputationGraph, op_classes
 from regal_jax.heuristics.host_search import HostSearch
 from regal_jax.heuristics.orders import given_order
 from regal_jax.heuristics.peaks import MOST_OVER, PeakBalance, least_peak_balance
@@ -29,6 +29,8 @@ class PeakSearchConfig:
       tries: Moves to evaluate after each perturbation.
       blocks: Each perturbation draws one of these numbers and changes a block of consecutive ops of the
         order. The block has at most ``2 / number`` of all ops, and half as many on average.
+      class_share: Probability that a perturbation also changes all ops that are like one of the block
+        (`regal_jax.graph.op_classes`).
 
     Raises:
       ConfigError: A value is out of range.
@@ -36,6 +38,7 @@ class PeakSearchConfig:
 
     tries: int = 40
     blocks: tuple[int, ...] = (4, 16, 64)
+    class_share: float = 0.5
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "blocks", tuple(self.blocks))
@@ -45,6 +48,12 @@ class PeakSearchConfig:
                 raise ConfigError(
                     f"{type(self).__name__}: {name} has {shown(value)}; give whole numbers of at least 1"
                 )
+        share = real(self.class_share, 0, 1)
+        if share is None:
+            raise ConfigError(
+                f"{type(self).__name__}: class_share is {shown(self.class_share)}; give a number from 0 to 1"
+            )
+        object.__setattr__(self, "class_share", share)
         object.__setattr__(self, "tries", whole(self.tries))
         object.__setattr__(self, "blocks", tuple(map(whole, self.blocks)))
 
@@ -52,11 +61,12 @@ class PeakSearchConfig:
 class PeakSearchRun(HostSearch):
     """Iterated local search for the peak of memory, by placements for one order of ops.
 
-    A perturbation puts all ops of a random block of the order on one device, or rotates their devices;
-    `PeakBalance.refine` then lowers the peaks by single moves. The result is kept if it is no worse. Each
-    placement whose peaks are summed up is one evaluation. Sums are exact for transfers just before their
-    first readers, and `plan` has been replayed. Evaluations by `least_peak_balance`, which runs first, are
-    not counted, nor are those of heuristics.
+    A perturbation puts all ops of a random block of the order on one device, or rotates their devices. It may
+    do the same with all ops that are like these, as those of repeated layers are. `PeakBalance.refine` then
+    lowers the peaks by single moves. The result is kept if it is no worse. Each placement whose peaks are
+    summed up is one evaluation. Sums are exact for transfers just before their first readers, and `plan` has
+    been replayed. Evaluations by `least_peak_balance`, which runs first, are not counted, nor are those of
+    heuristics.
 
     References:
       Lourenço, Martin and Stützle 2003, "Iterated local search", Handbook of Metaheuristics, chapter 11.
@@ -88,6 +98,7 @@ class PeakSearchRun(HostSearch):
         super().__init__(graph, cluster, seed)
         self._config = config or PeakSearchConfig()
         self._starts = list(starts)
+        self._class = op_classes(graph).of
         self._balance: PeakBalance | None = None
         self._placement = np.zeros(0, np.int64)
 
@@ -137,6 +148,8 @@ class PeakSearchRun(HostSearch):
         length = int(np.clip(share * n, 1, n))
         first = int(random.integers(n - length + 1))
         hit = balance.order[first : first + length]
+        if random.random() < self._config.class_share:
+            hit = np.flatnonzero(np.isin(self._class, self._class[hit]))
         placement = self._placement.copy()
         if random.random() < 0.5:
             placement[hit] = random.integers(d)
