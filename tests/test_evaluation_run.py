@@ -359,3 +359,31 @@ def test_settings_survive_a_file(tmp_path):
         EvaluationConfig.read(tmp_path / "none.toml")
     with pytest.raises(ConfigError, match="brkga: there is no setting 'colour'"):
         make_jobs(EvaluationConfig("set", options={"brkga": {"settings": {"colour": 1}}}))
+
+
+def test_further_rows_of_a_solver():
+    alone = {"solver": "list-search", "settings": {"class_share": 0.0}}
+    settings = {"methods": ("list-search", "alone"), "limits": (), "other_seed": -1}
+    jobs = make_jobs(EvaluationConfig("set", options={"alone": alone}, **settings)).jobs[1:]
+    assert [(job.name, job.title) for job in jobs] == [("list-search", "List search"), ("alone", "alone")]
+    assert [job.method.solver.class_share for job in jobs] == [0.5, 0.0]
+    assert jobs[0].key != jobs[1].key
+    assert (
+        make_jobs(EvaluationConfig("set", options={"alone": {**alone, "name": "A"}}, **settings))
+        .jobs[2]
+        .title
+        == "A"
+    )
+    for options, message in (
+        ({"brkga": alone}, r"options\.brkga: is a method itself; choose another name"),
+        (
+            {"alone": {"solver": "nothing"}},
+            r"options\.alone: solver is 'nothing'; use a method without a policy",
+        ),
+        ({"alone": {"solver": "gas"}}, r"options\.alone: solver is 'gas'; use a method without a policy"),
+        ({"alone": {"settings": {}}}, r"methods: unknown 'alone'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            EvaluationConfig("set", options=options, **settings)
+    with pytest.raises(ConfigError, match="this suite takes no further rows of a solver; drop solver"):
+        EvaluationConfig(suite="topological-order", options={"alone": alone}, methods=("alone",))

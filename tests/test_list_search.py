@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_loops import Items, as_items
-from strategies import instances, random_graph
+from strategies import instances, random_graph, stacked
 
 from regal_jax import Cluster, GraphBuilder, optimize, optimize_many
 from regal_jax.datasets import generate
@@ -56,6 +56,7 @@ refinements = st.builds(
     insert_after=st.integers(0, 30),
     turn=st.integers(1, 20),
     least_gain=st.sampled_from([0.0, 0.1]),
+    class_share=st.sampled_from([0.0, 1.0]),
 )
 
 
@@ -208,6 +209,11 @@ def test_ranks_and_prices_make_a_schedule_again(
 
 @settings(max_examples=25)
 @given(instance=instances(max_ops=15), seed=st.integers(0, 99), config=refinements)
+@example(
+    instance=(stacked(generate("erdos-renyi", 8, 0), 3), Cluster.uniform(2, transfer=COSTLY)),
+    seed=1,
+    config=ListSearchConfig(class_share=1),
+)
 def test_loops_do_the_same_in_python_without_negative_indices(
     instance: tuple[ComputationGraph, Cluster], seed: int, config: ListSearchConfig
 ) -> None:
@@ -339,6 +345,55 @@ def test_the_scale_of_transfers() -> None:
     assert large > 3 * small
 
 
+def _copies(count: int) -> ComputationGraph:
+    """Graphs side by side, so that every op is like ``count - 1`` others."""
+    builder = GraphBuilder("copies")
+    for i in range(count):
+        a = builder.add_op(f"a{i}", kind="a", runtime=3.0, outputs=[1])
+        b = builder.add_op(f"b{i}", kind="b", runtime=2.0, outputs=[1], inputs=[(a, 0)])
+        builder.add_op(f"c{i}", kind="c", runtime=1.0, inputs=[(a, 0), (b, 0)])
+    return builder.build()
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0])
+@pytest.mark.parametrize("transfer", ["free", COSTLY])
+def test_changes_of_classes_reach_all_their_ops(share: float, transfer: str) -> None:
+    config = ListSearchConfig(class_share=share, block_share=0.0, insert_after=1000)
+    search = ListSearchRun(_copies(7), Cluster.uniform(3, transfer=transfer), 0, config)
+    search._begin = type(search._begin)([search._begin[0]])  # Prices of partitions differ within a class.
+    search.run(100)
+    trial = np.concatenate(
+        [np.reshape(search._trial.price, (7, 9)), np.reshape(search._trial.rank, (7, 3))], 1
+    )
+    same = [np.allclose(row, trial[0], rtol=1e-12) for row in trial]
+    assert all(same) == (share == 1)
+
+
+def test_blocks_of_classes_move_them_together() -> None:
+    config = ListSearchConfig(class_share=1.0, block_share=1.0, largest_block=0.01)
+    search = ListSearchRun(_copies(7), Cluster.uniform(2, transfer="free"), 0, config)
+    search._begin = type(search._begin)([search._begin[0]])
+    changed = []
+    for _ in range(60):
+        before = np.array(search._now.price)
+        search.run(1)
+        changed.append(int((np.array(search._trial.price) != before).reshape(21, 2).any(axis=1).sum()))
+    # A block of one op has six others like it, of which those on other devices may stay.
+    assert max(changed) > 3
+
+
+def test_repeated_layers_take_fewer_evaluations() -> None:
+    graphs = [stacked(generate("erdos-renyi", 30, seed), 16) for seed in range(2)]
+    best = []
+    for share in (0.0, 0.5):
+        config, cluster = ListSearchConfig(class_share=share), Cluster.uniform(3, transfer=COSTLY)
+        runs = [ListSearchRun(graph, cluster, seed, config) for graph in graphs for seed in range(3)]
+        for run in runs:
+            run.run(300)
+        best.append([run.best for run in runs])
+    assert np.log(np.array(best[1]) / best[0]).mean() < -0.01
+
+
 def _best_values(transfer: str, insert_after: int) -> list[list[float]]:
     """For four graphs, the best makespans after 200 and 600 evaluations."""
     cluster, config = Cluster.uniform(4, transfer=transfer), ListSearchConfig(insert_after=insert_after)
@@ -383,6 +438,7 @@ def test_the_time_of_transfers_of_inputs() -> None:
         ("insert_after", -1),
         ("turn", 0),
         ("least_gain", 1.01),
+        ("class_share", -0.1),
     ],
 )
 def test_impossible_settings(field: str, value: object) -> None:

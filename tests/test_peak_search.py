@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from strategies import instances, random_graph
 
 from regal_jax import Cluster, GraphBuilder, optimize, optimize_many
-from regal_jax.datasets import generate
+from regal_jax.datasets import generate, load_sample
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics import PeakSearchConfig, PeakSearchRun, heuristic_plans
@@ -110,6 +110,25 @@ def test_groups_stay_together_and_where_they_may() -> None:
 def test_impossible_settings(value: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=r"PeakSearchConfig: (tries|blocks) has"):
         PeakSearchConfig(**value)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.5, math.nan, "often", True])
+def test_impossible_shares(share: object) -> None:
+    with pytest.raises(ConfigError, match=r"PeakSearchConfig: class_share is .*; give a number from 0 to 1"):
+        PeakSearchConfig(class_share=share)  # pyright: ignore[reportArgumentType]
+
+
+def test_repeated_layers_take_fewer_evaluations() -> None:
+    name = "VideoPrism_12.forward"
+    graph = next(graph for _, graph in load_sample("train") if graph.name == name)
+    best = []
+    for share in (0.0, 0.5):
+        config = PeakSearchConfig(class_share=share)
+        runs = [PeakSearchRun(graph, Cluster.uniform(4), seed, config) for seed in range(3)]
+        for run in runs:
+            run.run(2000)
+        best.append([run.best for run in runs])
+    assert np.log(np.array(best[1]) / best[0]).mean() < -0.01
 
 
 class TestTheMethod:

@@ -88,8 +88,9 @@ class EvaluationConfig:
       seeds: Seeds of the searches of the table.
       other_seed: Seed of one more BRKGA search, which shows the noise; -1 for none.
       methods: Names of `regal_jax.experiments.make_method`, in the order of the table.
-      options: Method -> options of `make_method`; ``settings`` as a table. In the suite of robust scheduling
-        settings of sources; those with a ``source`` are further rows of it, under any name.
+      options: Method -> options of `make_method`; ``settings`` as a table. Those with a ``solver`` are more
+        rows of that method, under any name. In the suite of robust scheduling settings of sources, and those
+        with a ``source`` are more rows.
       policies: Name -> weights file, the name of a policy that ships (`regal_jax.policies.SHIPPED`), or
         ``"untrained"`` for a network with random weights and the settings of ``"regal-primed"``, or
         ``"untrained-by-hand"`` for the same with large logit scales. ``gas`` and ``idrs`` are the methods of
@@ -237,15 +238,33 @@ class EvaluationConfig:
                 raise ConfigError(f"policies: {name} takes no policy; use another name for this one")
             if not isinstance(path, str) or not path:
                 raise ConfigError(f"policies.{name}: give a file of weights, got {path!r}")
+        further = self._further_rows(known)
         for name in (*self.methods, *self.options):
-            if name not in {*networks, *self.policies} and not is_method_name(name):
+            if name not in {*networks, *self.policies, *further} and not is_method_name(name):
                 raise ConfigError(
                     f"methods: unknown {name!r}; use names of {', '.join(known)}, brkga-20k and the like, "
                     "or of policies"
                 )
+
+    def _further_rows(self, known: Sequence[str]) -> list[str]:
+        """Names of rows of a solver under another name."""
+        found: list[str] = []
         for name, options in self.options.items():
             if not isinstance(options, Mapping):
                 raise ConfigError(f"options.{name}: must be a table, got {options!r}")
+            solver = options.get("solver")
+            if solver is None:
+                continue
+            if self.suite == "topological-order":
+                raise ConfigError(
+                    f"options.{name}: this suite takes no further rows of a solver; drop solver"
+                )
+            if is_method_name(name) or name in self.policies:
+                raise ConfigError(f"options.{name}: is a method itself; choose another name for the row")
+            if not isinstance(solver, str) or solver not in known or solver in GUIDED:
+                raise ConfigError(f"options.{name}: solver is {solver!r}; use a method without a policy")
+            found.append(name)
+        return found
 
     def _check_sources(self) -> None:
         """Names of the suite of robust scheduling."""

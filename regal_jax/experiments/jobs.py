@@ -212,6 +212,9 @@ def _make(name: str, config: EvaluationConfig) -> _Made:
     identity: dict[str, Any] = {"options": _plain(options)}
     if name in config.policies or name in GUIDED:
         return _guided(name, options, identity, config)
+    row, name = name, options.pop("solver", name)
+    if row != name:
+        options.setdefault("name", row)
     if name == "tuned-brkga":
         file = options.setdefault("file", config.tuned)
         if not file:
@@ -220,7 +223,7 @@ def _make(name: str, config: EvaluationConfig) -> _Made:
         identity["file"] = _digest_of_file(file)
     elif name == "cp-sat":
         options["settings"] = {"time_limit": config.cp_sat_seconds, **options.get("settings", {})}
-        identity["options"] = _plain(options)
+        identity["options"] = {**identity["options"], **_plain(options)}
         method = make_method(name, **options)
         if importlib.util.find_spec("ortools") is None:
             raise MissingExtraError("ortools", "exact")
@@ -230,7 +233,7 @@ def _make(name: str, config: EvaluationConfig) -> _Made:
         _ = method.solver.agenda(
             config.objective, config.devices
         )  # Raises an error for unsupported problems.
-    return _Made(name, method, False, identity)
+    return _Made(row, method, False, identity)
 
 
 def _ordering(name: str, options: dict[str, Any], config: EvaluationConfig) -> _Made:
