@@ -9,6 +9,7 @@ import re
 import pytest
 
 from regal_jax.experiments.config import EvaluationConfig
+from regal_jax.experiments.ordering_table import ordering_fields
 from regal_jax.experiments.records import Records, read_evaluation
 from regal_jax.experiments.robust_table import (
     robust_differences,
@@ -24,7 +25,8 @@ compare_module = importlib.import_module("regal_jax.experiments.compare")
 ROOT = pathlib.Path(__file__).parents[1]
 EVERY = sorted(path for path in (ROOT / "benchmarks" / "tables").iterdir() if path.is_dir())
 ROBUST = [path for path in EVERY if path.name.startswith("robust-scheduling")]
-FOLDERS = [path for path in EVERY if path not in ROBUST]
+ORDERS = ROOT / "benchmarks" / "tables" / "topological-order-wide"
+FOLDERS = [path for path in EVERY if path not in (*ROBUST, ORDERS)]
 FULL = (
     "devices-4",
     "devices-8",
@@ -93,6 +95,37 @@ def test_its_settings_are_those_of_its_file(folder):
     wanted = named_suite(folder.name, small=folder.name not in FULL)
     wanted.pop("digest", None)
     assert {name: config[name] for name in wanted} == wanted
+
+
+def test_the_table_of_orders_is_what_its_results_say(quick):
+    document, records = read_evaluation(ORDERS), Records(ORDERS)
+    lines = {}
+    for line in ordering_fields(compare_module.compare(document, records)):
+        lines.setdefault(line["method"], []).append(line)
+    _, there, text = (
+        (ROOT / "docs" / "results.md").read_text("utf-8").partition(f"<!-- table: {ORDERS.name} -->")
+    )
+    assert there
+    published = cells(first_table(text))
+    assert set(published) == set(lines) - {"Lower bound"}
+    for method, row in published.items():
+        each = lines[method]
+        assert [line["set"] for line in each] == [f"layered {size}" for size in (500, 1000, 2000)]
+        assert [line["graphs"] for line in each] == [26] * 3
+        gaps = [f"{100 * line['gap']:+.2f} %" for line in each]
+        assert [row[f"{size} ops"] for size in (500, 1000, 2000)] == gaps
+        assert row["processor s per graph"] == " / ".join(f"{line['processor_seconds']:.3g}" for line in each)
+        assert row["times faster"] == " / ".join(f"{1 / line['of_processor']:.0f}" for line in each)
+        above = [line["above_xla"] for line in each]
+        assert row["above XLA"] == ("" if None in above else str(sum(above)))
+
+
+def test_the_settings_of_the_table_of_orders_are_those_of_its_file():
+    config = json.loads((ORDERS / "evaluation.json").read_text("utf-8"))["config"]
+    file = ROOT / "benchmarks" / f"{ORDERS.name.replace('-', '_')}.toml"
+    wanted = EvaluationConfig.from_document(EvaluationConfig.read(file)).as_document()
+    wanted = json.loads(json.dumps(wanted))
+    assert {name: wanted[name] for name in config} == config
 
 
 @pytest.mark.parametrize("folder", ROBUST, ids=lambda folder: folder.name)
