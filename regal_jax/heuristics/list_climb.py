@@ -185,7 +185,8 @@ def climb(
         k = draw_device(u, home, max(begin, middle - around), min(begin + n, middle + around + 1))
         for i in range(max(begin, middle - half), min(begin + n, middle + half + 1)):
             o = orders[i]
-            if kept_place[o] != home and uniform[u + 1] < _SAME:
+            # An op that has changed was reached by its class, and with it all others of the class.
+            if changed[o] or (kept_place[o] != home and uniform[u + 1] < _SAME):
                 continue
             c = class_of[o]
             for j in range(class_bounds[c] if alike else 0, class_bounds[c + 1] if alike else 1):
