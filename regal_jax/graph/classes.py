@@ -59,6 +59,8 @@ def op_classes(graph: ComputationGraph) -> OpClasses:
     flags = 2 * graph.tensor_keep.astype(np.uint64) + graph.tensor_resident.astype(np.uint64)
     tensors = mix(mix(flags + np.uint64(TENSOR)) + graph.tensor_bytes.astype(np.uint64))
     for _ in range(_ROUNDS):
+        if len(np.unique(ops)) == n:
+            break  # Classes only split further. Most random graphs end here early.
         ops, tensors = refine(graph, ops, tensors)
     colours, of = np.unique(ops, return_inverse=True)
     of = of.reshape(n).astype(np.int64)

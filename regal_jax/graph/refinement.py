@@ -16,7 +16,17 @@ _Words = TypeVar("_Words", int, np.ndarray)
 
 
 def refine(graph: ComputationGraph, ops: np.ndarray, tensors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """One round: every colour becomes that of itself and the multiset of its neighbours'."""
+    """One round: every colour becomes that of itself and the multiset of its neighbours'.
+
+    Args:
+      graph: The graph.
+      ops: ``[N]`` uint64, the colours of the ops.
+      tensors: ``[T]`` uint64, those of the tensors.
+
+    Returns:
+      The new colours, in the same shapes. Neighbours of an op are the tensors that it reads or makes, and the
+      ops before and after it by control edges; those of a tensor are its producer and its readers.
+    """
 
     def add(into: np.ndarray, index: np.ndarray, colours: np.ndarray, kind: int, at: np.ndarray) -> None:
         # A sum modulo 2**64 does not depend on the order of the neighbours.
