@@ -36,6 +36,7 @@ class GraphCase:
       devices: Number of devices ``D``.
       transfer: As in `regal_jax.graph.Cluster.uniform`.
       objective: ``makespan`` or ``peak-memory``.
+      encoding: What the genes stand for, a name in `regal_jax.solve.ENCODINGS`.
       proposal: ``uniform``; ``beta``: random rows of a table of 16 beta distributions; ``table``: a
         table of 16 times beta(1, 1), which gives exactly the draws of ``uniform``, so that the difference is
         the cost of the table. (Other draws give candidates of other costs.)
@@ -51,6 +52,7 @@ class GraphCase:
     devices: int = 2
     transfer: str = "blocking"
     objective: str = "makespan"
+    encoding: str = "chromosome"
     proposal: str = "uniform"
     population: int = 100
     evaluations: int = 5000
@@ -209,6 +211,8 @@ def _solves(full: bool) -> list[Benchmark]:
     found.append(_variants("transfer/er-100", "100 ops, every transfer model", "transfer", costs))
     for n in (100, 500, 2000) if full else (100, 500):
         found.append(_one(f"implementations/er-{n}", f"{n} ops, every implementation", ops=n))
+    by_schedules = {"graphs": 32, "encoding": "schedule"}
+    found.append(_one("implementations/er-100-schedule", "32 graphs, schedule generation", **by_schedules))
     return found + [_one(f"python/er-{n}", f"{n} ops", ops=n) for n in ((100, 500) if full else (100,))]
 
 

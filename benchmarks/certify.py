@@ -33,6 +33,7 @@ _MEASURED: Final = {
     "smoke": ("throughput", "implementations", "training"),
     "default": (
         "implementations/er-100",
+        "implementations/er-100-schedule",
         "batch/er-100",
         "training",
         "implementations/er-500",

@@ -16,15 +16,16 @@ from benchmarks.random_cases import random_cluster, random_graph, random_keys
 from benchmarks.throughput import runnable
 from benchmarks.training import Steps
 from regal_jax import Plan, optimize_many
-from regal_jax.encoding import decode, gene_shapes, genes_to_keys
+from regal_jax.encoding import decode, gene_shapes, genes_to_keys, preferences, schedule_shapes
+from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.plan import decode_order, decode_placement, replay
+from regal_jax.plan import Timeline, decode_order, decode_placement, replay
 from regal_jax.problem import Bucket, make_problem
-from regal_jax.simulate import IMPLEMENTATIONS, SimulationResult, simulate
+from regal_jax.simulate import GENERATORS, IMPLEMENTATIONS, SimulationResult, generate_schedules, simulate
 from regal_jax.solve import solve_traced
 from regal_jax.solvers import Auto, Brkga, Solver
 
-__all__ = ["Check", "checks", "first_difference"]
+__all__ = ["Check", "checks", "first_difference", "replay_difference"]
 
 _RTOL: Final = 1e-5
 _TRANSFERS: Final = ("blocking", "delay", "free")
@@ -90,6 +91,15 @@ def checks(size: str) -> Iterator[tuple[str, Callable[[], Check]]]:
                 return _simulator(name, transfer, sizes)
 
             yield _named(f"simulator {name}, transfers {transfer}", call)
+    for name in GENERATORS:
+        for transfer in _TRANSFERS:
+
+            def generate(name: str = name, transfer: str = transfer) -> str:
+                if name not in able:
+                    raise _Unable(skipped[name])
+                return _generator(name, transfer, sizes)
+
+            yield _named(f"schedule generation {name}, transfers {transfer}", generate)
     for method in _METHODS:
         yield _named(f"optimize_many, method {method.name}", functools.partial(_search, method, sizes))
     yield _named("training steps", lambda: _training(sizes.search))
@@ -144,12 +154,9 @@ def first_difference(
             timeline = replay(graph, cluster, devices, order)
             if not np.array_equal(_order(result, b, p, n, t), order):
                 return f"{where}: the order of events differs"
-            found, exact = float(result.makespan[b, p]), timeline.makespan
-            if not math.isclose(found, exact, rel_tol=_RTOL):
-                return f"{where}: makespan {found!r}, by the replay {exact!r}"
-            peaks = np.asarray(result.peak_memory[b, p])  # pyright: ignore[reportOptionalSubscript]
-            if not np.array_equal(peaks, timeline.peak_memory):
-                return f"{where}: peaks {peaks.tolist()}, by the replay {timeline.peak_memory.tolist()}"
+            difference = _timeline_difference(result, b, p, timeline)
+            if difference is not None:
+                return f"{where}: {difference}"
     return None
 
 
@@ -190,6 +197,78 @@ def _simulator(implementation: str, transfer: str, sizes: _Sizes) -> str:
             candidates += math.prod(lead)
         _same_alone(implementation, graphs[-1], clusters[-1], genes, placement, result)
     return f"{candidates} candidates equal the exact replay in placement, order and memory"
+
+
+@functools.partial(jax.jit, static_argnames="implementation")
+def _generated(problem: Any, genes: Any, implementation: str) -> Any:
+    given = preferences(problem, genes)
+    return generate_schedules(problem, given, implementation=implementation, positions=True)
+
+
+def _generator(implementation: str, transfer: str, sizes: _Sizes) -> str:
+    candidates = 0
+    for devices in sizes.devices:
+        rng = np.random.default_rng([devices, _TRANSFERS.index(transfer), 1])
+        graphs = [random_graph(rng, n, devices) for n in sizes.ops]
+        clusters = [random_cluster(rng, devices, transfer, memory_scale=math.inf) for _ in graphs]
+        problem, lead = make_problem(graphs, clusters), (len(graphs), sizes.population)
+        for coarse in (False, True):
+            genes = {
+                name: random_keys(rng, lead + leaf.shape, coarse)
+                for name, leaf in schedule_shapes(problem).items()
+            }
+            found = jax.device_get(_generated(problem, genes, implementation))
+            difference = replay_difference(graphs, clusters, *found)
+            if difference is not None:
+                raise _Failed(difference)
+            expected = jax.device_get(_generated(problem, genes, "xla"))
+            if not all(
+                np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True)
+            ):
+                raise _Failed(f"{devices} devices: the schedules are not those of 'xla'")
+            candidates += math.prod(lead)
+    return f"{candidates} schedules equal the exact replay of their events, and those of 'xla'"
+
+
+def replay_difference(
+    graphs: Sequence[ComputationGraph],
+    clusters: Sequence[Cluster],
+    placement: np.ndarray,
+    result: SimulationResult,
+) -> str | None:
+    """Compares schedules with the exact replay of their events: memory exactly, time up to rounding.
+
+    Args:
+      graphs: As in `first_difference`.
+      clusters: Cluster of each.
+      placement: ``[B, P, N]``.
+      result: With positions.
+
+    Returns:
+      The first difference; ``None`` if there is none.
+    """
+    for b, (graph, cluster) in enumerate(zip(graphs, clusters, strict=True)):
+        n, t = graph.num_ops, graph.num_tensors
+        for p in range(result.makespan.shape[1]):
+            where = f"{graph.name}, {cluster.num_devices} devices, candidate {p}"
+            try:
+                timeline = replay(graph, cluster, placement[b, p, :n], _order(result, b, p, n, t))
+            except PlanError as error:
+                return f"{where}: {error}"
+            difference = _timeline_difference(result, b, p, timeline)
+            if difference is not None:
+                return f"{where}: {difference}"
+    return None
+
+
+def _timeline_difference(result: SimulationResult, b: int, p: int, timeline: Timeline) -> str | None:
+    found, exact = float(result.makespan[b, p]), timeline.makespan
+    if not math.isclose(found, exact, rel_tol=_RTOL):
+        return f"makespan {found!r}, by the replay {exact!r}"
+    peaks = np.asarray(result.peak_memory[b, p])  # pyright: ignore[reportOptionalSubscript]
+    if not np.array_equal(peaks, timeline.peak_memory):
+        return f"peaks {peaks.tolist()}, by the replay {timeline.peak_memory.tolist()}"
+    return None
 
 
 def _same_alone(

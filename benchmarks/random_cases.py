@@ -102,10 +102,12 @@ def random_cluster(
       rng: Consumed.
       devices: ``D``.
       transfer: The model; one of the three at random if ``None``.
-      memory_scale: Largest finite capacity of a device, in bytes.
+      memory_scale: Largest finite capacity of a device, in bytes; infinite for no capacities.
     """
     model = TransferModel(rng.choice(list(TransferModel)) if transfer is None else transfer)
-    memory = np.where(rng.random(devices) < 0.5, np.floor(rng.random(devices) * memory_scale), math.inf)
+    memory = np.full(devices, math.inf)
+    if memory_scale < math.inf:
+        memory = np.where(rng.random(devices) < 0.5, np.floor(rng.random(devices) * memory_scale), math.inf)
     costly = model is not TransferModel.FREE
     latency = float(rng.integers(4)) if costly and rng.random() < 0.5 else 0.0
     bandwidth = float(rng.choice([0.5, 3.0])) if costly and rng.random() < 0.5 else math.inf

@@ -15,7 +15,7 @@ from regal_jax.plan import Objective
 from regal_jax.problem import Problem
 from regal_jax.search import SearchResult, Status, Stopping
 from regal_jax.simulate import IMPLEMENTATIONS, simulate
-from regal_jax.solve import solve
+from regal_jax.solve import ENCODINGS, solve
 
 __all__ = ["check_implementation", "runnable", "solver"]
 
@@ -37,6 +37,7 @@ def solver(case: GraphCase, implementation: str | None = None, label: str = "reg
     problem, keys, config = case.problem(), case.keys(), case.config()
     options: dict[str, Any] = {"objective": case.objective, "config": config}
     options |= {"proposal": case.make_proposal(problem), "implementation": implementation}
+    options["encoding"] = ENCODINGS[case.encoding]
 
     def run(evaluations: int = case.evaluations) -> Outcome:
         began = time.perf_counter()

@@ -153,6 +153,14 @@ def test_ctrl_c_in_a_search_ends_the_benchmark(monkeypatch):
         contender.run()
 
 
+def test_a_case_names_its_encoding():
+    case = GraphCase(ops=12, population=10, evaluations=20, encoding="schedule", transfer="blocking:latency=5")
+    found = solver(case).run()
+    other = solver(dataclasses.replace(case, encoding="chromosome")).run()
+    assert found.evaluations == other.evaluations == 20
+    assert found.best < other.best
+
+
 def test_padding_is_counted():
     case = GraphCase(ops=20, graphs=3, population=10)
     used = sum(g.num_ops * 5 for g in case.make_graphs())

@@ -9,7 +9,7 @@ import pytest
 from benchmarks import certify
 from benchmarks.__main__ import main
 from benchmarks.cases import GraphCase
-from benchmarks.certify_checks import Check, checks, first_difference
+from benchmarks.certify_checks import Check, checks, first_difference, replay_difference
 from benchmarks.measure import Options, measure
 from benchmarks.on_cpu import on_cpu
 from benchmarks.phases import copied_bytes_per_second
@@ -41,10 +41,12 @@ def test_smoke(tmp_path, capsys, monkeypatch, training):
     assert [name for name, _ in chosen] == list(passed)
     for transfer in ("blocking", "delay", "free"):
         assert passed[f"simulator xla, transfers {transfer}"] is True
+        assert passed[f"schedule generation xla, transfers {transfer}"] is True
     assert passed["optimize_many, method brkga"] is True
     assert not training or passed["training steps"] is passed["optimize_many, method auto"] is True
     if jax.default_backend() == "cpu":
         assert passed["simulator pallas, transfers free"] is None
+        assert passed["schedule generation pallas, transfers free"] is None
     records = {record["name"]: record for record in document["records"]}
     assert records.keys() == {f"{name}/er-12" for name in measured}
     page = out.with_suffix(".md").read_text()
@@ -92,6 +94,21 @@ def test_every_difference_is_found():
     peaks[0, 1, 1] += 1
     more = result._replace(peak_memory=peaks)
     assert "candidate 1: peaks" in first_difference(*given, placement, more)
+
+
+def test_every_difference_of_a_generated_schedule_is_found():
+    graphs, clusters, _, placement, result = simulated()
+    assert replay_difference(graphs, clusters, placement, result) is None
+    padded = result.op_position.copy()
+    padded[0, 0, -1] = 5
+    wrong = result._replace(op_position=padded)
+    assert "candidate 0: " in replay_difference(graphs, clusters, placement, wrong)
+    late = result._replace(makespan=result.makespan * np.float32(1.001))
+    assert "candidate 0: makespan" in replay_difference(graphs, clusters, placement, late)
+    peaks = result.peak_memory.copy()
+    peaks[0, 1, 1] += 1
+    more = result._replace(peak_memory=peaks)
+    assert "candidate 1: peaks" in replay_difference(graphs, clusters, placement, more)
 
 
 def only(monkeypatch, *found, measured=()):

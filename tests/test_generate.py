@@ -348,8 +348,8 @@ def test_what_the_encoding_refuses():
         optimize(graph, cluster, method=Brkga(encoding="x"))
     problem = make_problem([graph], cluster)
     given = preferences(problem, random_genes(problem, np.random.default_rng(0)))
-    with pytest.raises(ConfigError, match="'pallas' generates no schedules; use one of xla, host"):
-        generate_schedules(problem, given, implementation="pallas")
+    with pytest.raises(ConfigError, match="'gpu' generates no schedules; use one of xla, host, pallas"):
+        generate_schedules(problem, given, implementation="gpu")
     with pytest.raises(ConfigError, match="preferences: urgency has shape"):
         generate_schedules(problem, given._replace(waste=given.waste[:, :1]))
 

@@ -25,6 +25,7 @@ from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.simulate import simulate
 from regal_jax.simulate.pallas_gpu import fits, run_pallas, shared_bytes
+from regal_jax.simulate.pallas_kernel import make_sizes
 from regal_jax.simulate.simulate import with_peaks
 
 if hasattr(plgpu, "InterpretGPUParams"):
@@ -159,9 +160,9 @@ def test_refusals():
         with pytest.raises(ConfigError, match=r"needs an NVIDIA GPU of compute capability 9\.0 .* found cpu"):
             simulate(problem, decisions, implementation="pallas")
     assert fits(problem)
-    assert 0 < shared_bytes(problem) < 16 * 1024
+    assert 0 < shared_bytes(make_sizes(problem)) < 16 * 1024
     large, decisions = make_case(np.random.default_rng(0), (5,), 4, BLOCKING, Bucket(10, 20_000, 40, 20))
-    assert shared_bytes(large) > 4 * 20_000 * 4
+    assert shared_bytes(make_sizes(large)) > 4 * 20_000 * 4
     assert not fits(large)
     with pytest.raises(ConfigError, match="KiB of 227; use 'xla', a smaller bucket or fewer devices"):
         run_pallas(large, decisions, positions=False)

@@ -9,8 +9,9 @@ import jax
 from regal_jax.errors import ConfigError
 from regal_jax.plan import Objective
 from regal_jax.problem import Preferences, Problem
-from regal_jax.simulate import host
+from regal_jax.simulate import host, pallas_gpu
 from regal_jax.simulate.generate_lockstep import Goal, generate
+from regal_jax.simulate.lockstep import Run
 from regal_jax.simulate.memory import peak_memory
 from regal_jax.simulate.simulate import SimulationResult
 
@@ -19,10 +20,11 @@ __all__ = ["GENERATORS", "generate_schedules"]
 Generator = Callable[[Problem, Preferences, Goal, bool, bool], tuple[jax.Array, SimulationResult]]
 
 
-def _xla(
-    problem: Problem, preferences: Preferences, goal: Goal, memory: bool, positions: bool
+def _with_peaks(
+    make: Callable[..., tuple[jax.Array, Run]], problem: Problem, memory: bool, positions: bool
 ) -> tuple[jax.Array, SimulationResult]:
-    placement, run = generate(problem, preferences, goal, positions=memory or positions)
+    """The full result, from a function that generates the events."""
+    placement, run = make(positions=memory or positions)
     peak = None
     if memory:
         each = jax.vmap(jax.vmap(peak_memory, in_axes=(None, 0, 0, 0)))
@@ -32,6 +34,25 @@ def _xla(
     return placement, SimulationResult(run.makespan, peak, run.op_position, run.transfer_position)
 
 
+def _xla(
+    problem: Problem, preferences: Preferences, goal: Goal, memory: bool, positions: bool
+) -> tuple[jax.Array, SimulationResult]:
+    make = functools.partial(generate, problem, preferences, goal)
+    return _with_peaks(make, problem, memory, positions)
+
+
+def _pallas(
+    problem: Problem, preferences: Preferences, goal: Goal, memory: bool, positions: bool
+) -> tuple[jax.Array, SimulationResult]:
+    if goal != "time":
+        raise ConfigError(
+            "implementation: 'pallas' generates schedules for the makespan without capacities; use 'xla', or "
+            "None to have one chosen"
+        )
+    make = functools.partial(pallas_gpu.generate_pallas_on_gpu, problem, preferences)
+    return _with_peaks(make, problem, memory, positions)
+
+
 def _host(
     problem: Problem, preferences: Preferences, goal: Goal, memory: bool, positions: bool
 ) -> tuple[jax.Array, SimulationResult]:
@@ -39,7 +60,7 @@ def _host(
     return placement, SimulationResult(*result)
 
 
-GENERATORS: Final[Mapping[str, Generator]] = {"xla": _xla, "host": _host}
+GENERATORS: Final[Mapping[str, Generator]] = {"xla": _xla, "host": _host, "pallas": _pallas}
 """Every implementation: ``(problem, preferences, goal, memory, positions) -> (placement, result)``."""
 
 
@@ -62,7 +83,8 @@ def generate_schedules(
       preferences: ``[B, P, ...]``, from `regal_jax.encoding.preferences` with the same objective.
       objective: What decides; for the makespan the capacities count first.
       implementation: A name in `GENERATORS`, which then runs or raises; ``None`` chooses by platform:
-        ``host`` on CPUs where Numba is installed (extra ``cpu``), else ``xla``.
+        ``host`` on CPUs where Numba is installed (extra ``cpu``), else ``xla``. ``pallas`` is for NVIDIA
+        GPUs of compute capability 9.0 or more, where memory does not decide.
       memory: Whether to compute the peaks.
       positions: Whether to return the order of events.
 
@@ -71,7 +93,8 @@ def generate_schedules(
       these events gives the same memory, and the same makespan up to float32 rounding.
 
     Raises:
-      ConfigError: The implementation is unknown, or the preferences have other sizes than the problem.
+      ConfigError: The implementation is unknown or cannot run here, or the preferences have other sizes than
+        the problem.
     """
     if implementation is not None and implementation not in GENERATORS:
         raise ConfigError(

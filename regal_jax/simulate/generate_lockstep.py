@@ -16,7 +16,7 @@ from regal_jax.simulate import generate_memory
 from regal_jax.simulate.generate_memory import Considered, Held, Needs, Sizes
 from regal_jax.simulate.lockstep import Run
 
-__all__ = ["Goal", "Inputs", "generate", "inputs_of"]
+__all__ = ["Goal", "Inputs", "generate", "inputs_of", "positions_of"]
 
 Goal = Literal["time", "fit", "peak"]
 """What decides: time alone, time within the capacities, or the peaks of memory."""
@@ -358,16 +358,21 @@ def _take(goal: Goal, problem: Problem, inputs: Inputs, preferences: Preferences
     )
 
 
-def _positions(state: _State, op_made: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Ranks of the events: by slot, an inserted transfer after the event of the slot, then by id."""
-    sent = 2 * state.sent + state.rides.astype(jnp.int32)
-    slot = jnp.concatenate([2 * op_made, sent.reshape(-1)])
+def positions_of(sent: jax.Array, made: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Ranks of the events: by slot, an inserted transfer after the event of the slot, then by id.
+
+    Args:
+      sent: ``[T, D]`` int32, twice the slot of each transfer, plus 1 if it was inserted there; negative for
+        none.
+      made: ``[N]`` int32, slot of each op; negative for padding.
+    """
+    slot = jnp.concatenate([2 * made, sent.reshape(-1)])
     slot = jnp.where(slot < 0, _NOTHING, slot)
     size = slot.shape[0]
     order = jnp.argsort(slot, stable=True)
     rank = jnp.zeros(size, jnp.int32).at[order].set(jnp.arange(size, dtype=jnp.int32))
     rank = jnp.where(slot < _NOTHING, rank, -1)
-    return rank[: op_made.shape[0]], rank[op_made.shape[0] :].reshape(state.sent.shape)
+    return rank[: made.shape[0]], rank[made.shape[0] :].reshape(sent.shape)
 
 
 def generate(
@@ -412,9 +417,9 @@ def generate(
         transfer_position=jnp.zeros((*batch, 0, d), jnp.int32),
     )
     if positions:
+        sent = 2 * state.sent + state.rides.astype(jnp.int32)
         if not problem.blocking:
-            none = state.sent[..., :0, :]
-            state = state._replace(sent=none, rides=none.astype(bool))
-        op, transfer = jax.vmap(jax.vmap(_positions))(state, state.made)
+            sent = sent[..., :0, :]
+        op, transfer = jax.vmap(jax.vmap(positions_of))(sent, state.made)
         run = run._replace(op_position=op, transfer_position=transfer)
     return jnp.maximum(state.place, 0), run

@@ -3,27 +3,20 @@
 A block is one warpgroup of 128 lanes. State is in its shared memory, and clocks are in registers. Graph and
 decisions are read from global memory, where the blocks of one graph share cache lines.
 
-Every lane computes every scalar, which requires a rule: **shared memory is written by rows of 128 lanes,
-never by a scalar store.** Pallas puts barriers around a row store under both of its lowering semantics, but
-not around a scalar store under the newer one. A slow warp would then read, modify and write a value that a
-fast one has already modified.
-
-The kernel uses only features of Pallas that JAX 0.10 and 0.11 have in common: scalar loads at a computed
-index, loads and stores of 128 lanes, their maximum, and loops and branches on scalars.
+`regal_jax.simulate.pallas_rows` has the rule by which shared memory is written.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from regal_jax.problem import Decisions, Problem
+from regal_jax.simulate.pallas_rows import LANES, any_of, put, row_at, up, when
 
 __all__ = ["Inputs", "Sizes", "make_inputs", "make_sizes", "program"]
 
-_LANES: Final = 128
 _CHILD: Final = 32767
 _GONE: Final = -(2**31)
 _NEVER: Final = 2**31 - 1
@@ -32,10 +25,6 @@ _FLAT: Final = 4096
 
 In a pop, each row of a flat queue costs two instructions; the second level costs about 65 and seven barriers.
 """
-
-
-def _up(size: int) -> int:
-    return -(-size // _LANES) * _LANES
 
 
 class Sizes(NamedTuple):
@@ -61,13 +50,18 @@ class Sizes(NamedTuple):
     arrivals: bool
     positions: bool
 
+    @property
+    def what(self) -> str:
+        """The sizes that its shared memory depends on, in words."""
+        return f"{self.events} events"
+
     def scratch(self) -> dict[str, tuple[int, Any]]:
         """Length and dtype of every array in shared memory, fields of `_Block`."""
         arrays: dict[str, tuple[int, Any]] = {"leaf": (self.events, jnp.int32)}
         if self.events > _FLAT:
-            arrays["top"] = (_up(self.events // _LANES), jnp.int32)
+            arrays["top"] = (up(self.events // LANES), jnp.int32)
         if self.arrivals:
-            arrays["arrival"] = (_up(self.n), jnp.float32)
+            arrays["arrival"] = (up(self.n), jnp.float32)
         return arrays
 
 
@@ -75,7 +69,7 @@ def make_sizes(problem: Problem, population: int = 1, positions: bool = False) -
     """The sizes of the kernel for ``P`` candidates of each graph of ``problem``."""
     n, t, d = problem.bucket.ops, problem.bucket.tensors, problem.num_devices
     blocking = problem.blocking
-    events = _up(n + t * d if blocking else n)
+    events = up(n + t * d if blocking else n)
     arrivals = not blocking or problem.bucket.controls > 0
     return Sizes(n, t, d, problem.num_links, population, events, blocking, arrivals, positions)
 
@@ -130,9 +124,9 @@ def make_inputs(problem: Problem, decisions: Decisions, sizes: Sizes) -> Inputs:
     key = jnp.pad(key, ((0, 0), (0, 0), (0, sizes.events - key.shape[-1])))
     child = jnp.arange(sizes.events, dtype=jnp.int32)
     if sizes.events > _FLAT:
-        child %= _LANES
+        child %= LANES
     return Inputs(
-        lane=jnp.arange(_LANES, dtype=jnp.int32),
+        lane=jnp.arange(LANES, dtype=jnp.int32),
         entry=(key << 15 | (_CHILD - child)[None, None]).reshape(-1, sizes.events),
         placement=decisions.placement.reshape(-1, n),
         waiting=jnp.pad(problem.indegree, ((0, 0), (0, sizes.events - n)), constant_values=_NEVER),
@@ -174,23 +168,6 @@ class _Block(NamedTuple):
     arrival: Any = None
 
 
-def _row(index: Any) -> Any:
-    """The 128 elements from ``index`` on, a multiple of 128."""
-    from jax.experimental import pallas as pl
-
-    return pl.ds(index, _LANES)
-
-
-def _put(ref: Any, lane: jax.Array, index: jax.Array, value: jax.Array | int) -> None:
-    """``ref[index] = value``, as a row."""
-    base = index & -_LANES
-    ref[_row(base)] = jnp.where(lane == index - base, value, ref[_row(base)])
-
-
-def _when(condition: jax.Array, action: Callable[[], None]) -> None:
-    jax.lax.cond(condition, action, lambda: None)
-
-
 def _parent(entry: jax.Array, row: jax.Array) -> jax.Array:
     """Entry in the level above for a row whose largest entry is ``entry``."""
     return jnp.where(entry < 0, _GONE, (entry & ~_CHILD) | (_CHILD - row))
@@ -200,33 +177,33 @@ def _fill(block: _Block) -> None:
     """The state before the first event: ops without predecessors are ready."""
     inputs, lane = block.inputs, block.lane
     if block.top is not None:
-        for i in range(0, block.top.shape[0], _LANES):
-            block.top[_row(i)] = jnp.full(_LANES, _GONE, jnp.int32)
+        for i in range(0, block.top.shape[0], LANES):
+            block.top[row_at(i)] = jnp.full(LANES, _GONE, jnp.int32)
 
     def fill_events(i: jax.Array, _: None) -> None:
-        at = _row(i * _LANES)
+        at = row_at(i * LANES)
         waiting = inputs.waiting[at]
         leaf = jnp.where(waiting == 0, inputs.entry[at], -waiting)
         block.leaf[at] = leaf
         if block.top is not None:
-            _put(block.top, lane, i, _parent(jnp.max(leaf), i))
+            put(block.top, lane, i, _parent(jnp.max(leaf), i))
         if block.position is not None:
-            block.position[at] = jnp.full(_LANES, -1, jnp.int32)
+            block.position[at] = jnp.full(LANES, -1, jnp.int32)
 
     def fill_arrival(i: jax.Array, _: None) -> None:
-        block.arrival[_row(i * _LANES)] = jnp.zeros(_LANES, jnp.float32)
+        block.arrival[row_at(i * LANES)] = jnp.zeros(LANES, jnp.float32)
 
-    jax.lax.fori_loop(0, block.sizes.events // _LANES, fill_events, None)
+    jax.lax.fori_loop(0, block.sizes.events // LANES, fill_events, None)
     if block.arrival is not None:
-        jax.lax.fori_loop(0, block.arrival.shape[0] // _LANES, fill_arrival, None)
+        jax.lax.fori_loop(0, block.arrival.shape[0] // LANES, fill_arrival, None)
 
 
 def _best(block: _Block) -> jax.Array:
     """The largest entry of the top level; negative if no event is ready."""
     level = block.leaf if block.top is None else block.top
-    best = level[_row(0)]
-    for i in range(_LANES, level.shape[0], _LANES):
-        best = jnp.maximum(best, level[_row(i)])
+    best = level[row_at(0)]
+    for i in range(LANES, level.shape[0], LANES):
+        best = jnp.maximum(best, level[row_at(i)])
     return jnp.max(best)
 
 
@@ -234,30 +211,30 @@ def _pop(block: _Block, best: jax.Array) -> jax.Array:
     """Takes the event that `_best` found."""
     index = _CHILD - (best & _CHILD)
     if block.top is None:
-        _put(block.leaf, block.lane, index, _GONE)
+        put(block.leaf, block.lane, index, _GONE)
         return index
-    at = _row(index * _LANES)
+    at = row_at(index * LANES)
     row = block.leaf[at]
     child = _CHILD - (jnp.max(row) & _CHILD)
     block.leaf[at] = jnp.where(block.lane == child, _GONE, row)
     # Read again, since JAX 0.10 compiles an unsigned maximum for a selected value.
-    _put(block.top, block.lane, index, _parent(jnp.max(block.leaf[at]), index))
-    return index * _LANES + child
+    put(block.top, block.lane, index, _parent(jnp.max(block.leaf[at]), index))
+    return index * LANES + child
 
 
 def _set(block: _Block, event: jax.Array, entry: jax.Array) -> None:
     """Changes an event's element of ``leaf``, and updates its row if the event is now ready."""
-    _put(block.leaf, block.lane, event, entry)
+    put(block.leaf, block.lane, event, entry)
     if block.top is not None:
-        row = jax.lax.div(event, jnp.int32(_LANES))
+        row = jax.lax.div(event, jnp.int32(LANES))
         raised = jnp.maximum(block.top[row], _parent(entry, row))
-        _when(entry >= 0, lambda: _put(block.top, block.lane, row, raised))
+        when(entry >= 0, lambda: put(block.top, block.lane, row, raised))
 
 
 def _settle(block: _Block, op: jax.Array, arrived: jax.Array) -> None:
     """Records that a predecessor of ``op`` has run and that its output arrives at ``arrived``."""
     if block.arrival is not None:
-        _put(block.arrival, block.lane, op, jnp.maximum(block.arrival[op], arrived))
+        put(block.arrival, block.lane, op, jnp.maximum(block.arrival[op], arrived))
     left = block.leaf[op] + 1
     _set(block, op, jnp.where(left == 0, block.inputs.entry[op], left))
 
@@ -286,18 +263,10 @@ def _spread(block: _Block, node: jax.Array, device: jax.Array, finish: jax.Array
         # it has run, the transfer visits the same consumers and updates those on its device.
         here = (place == device) | (tensor == sizes.t)
         transfer = sizes.n + tensor * sizes.d + place
-        _when(here, lambda: _settle(block, op, finish))
-        _when(~here & (node < sizes.n), lambda: _set(block, transfer, inputs.entry[transfer]))
+        when(here, lambda: _settle(block, op, finish))
+        when(~here & (node < sizes.n), lambda: _set(block, transfer, inputs.entry[transfer]))
 
     jax.lax.fori_loop(inputs.begin[node], inputs.end[node], step, None)
-
-
-def _choose(values: tuple[jax.Array, ...], index: jax.Array) -> jax.Array:
-    """``values[index]``, all in registers."""
-    chosen = values[0]
-    for i, value in enumerate(values[1:], 1):
-        chosen = jnp.where(index == i, value, chosen)
-    return chosen
 
 
 _Carry = tuple[jax.Array, jax.Array, tuple[jax.Array, ...]]
@@ -316,7 +285,7 @@ def _take(block: _Block, carry: _Carry) -> _Carry:
     home = block.inputs.placement[block.inputs.owner[node]]
     device = jnp.where(is_op, home, jax.lax.rem(transfer, width))
     # An op waits for one clock, a transfer for two.
-    start = jnp.maximum(_choose(clock, home), _choose(clock, device))
+    start = jnp.maximum(any_of(clock, home), any_of(clock, device))
     if block.arrival is not None:
         arrived = block.arrival[jnp.minimum(event, n - 1)]
         start = jnp.where(is_op, jnp.maximum(start, arrived), start)
