@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from regal_jax import Plan, optimize_many
 from regal_jax.encoding import decode, gene_shapes, genes_to_keys, preferences, schedule_shapes
 from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.plan import Timeline, decode_order, decode_placement, replay
+from regal_jax.plan import Objective, Timeline, decode_order, decode_placement, replay
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.simulate import GENERATORS, IMPLEMENTATIONS, SimulationResult, generate_schedules, simulate
 from regal_jax.solve import solve_traced
@@ -29,6 +30,12 @@ __all__ = ["Check", "checks", "first_difference", "replay_difference"]
 
 _RTOL: Final = 1e-5
 _TRANSFERS: Final = ("blocking", "delay", "free")
+_GOALS: Final = (
+    (Objective.MAKESPAN, math.inf),
+    (Objective.MAKESPAN, 100.0),
+    (Objective.PEAK_MEMORY, math.inf),
+)
+"""Objectives of schedule generation, and scales of capacities."""
 _METHODS: Final = (Brkga(), Auto())
 _STEPS: Final = 3
 
@@ -199,33 +206,34 @@ def _simulator(implementation: str, transfer: str, sizes: _Sizes) -> str:
     return f"{candidates} candidates equal the exact replay in placement, order and memory"
 
 
-@functools.partial(jax.jit, static_argnames="implementation")
-def _generated(problem: Any, genes: Any, implementation: str) -> Any:
-    given = preferences(problem, genes)
-    return generate_schedules(problem, given, implementation=implementation, positions=True)
+@functools.partial(jax.jit, static_argnames=("objective", "implementation"))
+def _generated(problem: Any, genes: Any, objective: Objective, implementation: str) -> Any:
+    given = preferences(problem, genes, objective)
+    return generate_schedules(
+        problem, given, objective=objective, implementation=implementation, positions=True
+    )
 
 
 def _generator(implementation: str, transfer: str, sizes: _Sizes) -> str:
     candidates = 0
-    for devices in sizes.devices:
+    for devices, (objective, memory) in itertools.product(sizes.devices, _GOALS):
         rng = np.random.default_rng([devices, _TRANSFERS.index(transfer), 1])
         graphs = [random_graph(rng, n, devices) for n in sizes.ops]
-        clusters = [random_cluster(rng, devices, transfer, memory_scale=math.inf) for _ in graphs]
+        clusters = [random_cluster(rng, devices, transfer, memory_scale=memory) for _ in graphs]
         problem, lead = make_problem(graphs, clusters), (len(graphs), sizes.population)
         for coarse in (False, True):
             genes = {
                 name: random_keys(rng, lead + leaf.shape, coarse)
                 for name, leaf in schedule_shapes(problem).items()
             }
-            found = jax.device_get(_generated(problem, genes, implementation))
+            found = jax.device_get(_generated(problem, genes, objective, implementation))
             difference = replay_difference(graphs, clusters, *found)
             if difference is not None:
                 raise _Failed(difference)
-            expected = jax.device_get(_generated(problem, genes, "xla"))
-            if not all(
-                np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True)
-            ):
-                raise _Failed(f"{devices} devices: the schedules are not those of 'xla'")
+            expected = jax.device_get(_generated(problem, genes, objective, "xla"))
+            pairs = zip(*map(jax.tree.leaves, (found, expected)), strict=True)
+            if not all(np.array_equal(a, b) for a, b in pairs):
+                raise _Failed(f"{devices} devices, {objective}: the schedules are not those of 'xla'")
             candidates += math.prod(lead)
     return f"{candidates} schedules equal the exact replay of their events, and those of 'xla'"
 

@@ -154,7 +154,9 @@ def test_ctrl_c_in_a_search_ends_the_benchmark(monkeypatch):
 
 
 def test_a_case_names_its_encoding():
-    case = GraphCase(ops=12, population=10, evaluations=26, encoding="schedule", transfer="blocking:latency=5")
+    case = GraphCase(
+        ops=12, population=10, evaluations=26, encoding="schedule", transfer="blocking:latency=5"
+    )
     found = solver(case).run()
     other = solver(dataclasses.replace(case, encoding="chromosome")).run()
     assert found.evaluations == other.evaluations == 26

@@ -44,12 +44,7 @@ def _xla(
 def _pallas(
     problem: Problem, preferences: Preferences, goal: Goal, memory: bool, positions: bool
 ) -> tuple[jax.Array, SimulationResult]:
-    if goal != "time":
-        raise ConfigError(
-            "implementation: 'pallas' generates schedules for the makespan without capacities; use 'xla', or "
-            "None to have one chosen"
-        )
-    make = functools.partial(pallas_gpu.generate_pallas_on_gpu, problem, preferences)
+    make = functools.partial(pallas_gpu.generate_pallas_on_gpu, problem, preferences, goal)
     return _with_peaks(make, problem, memory, positions)
 
 
@@ -84,7 +79,7 @@ def generate_schedules(
       objective: What decides; for the makespan the capacities count first.
       implementation: A name in `GENERATORS`, which then runs or raises; ``None`` chooses by platform:
         ``host`` on CPUs where Numba is installed (extra ``cpu``), else ``xla``. ``pallas`` is for NVIDIA
-        GPUs of compute capability 9.0 or more, where memory does not decide.
+        GPUs of compute capability 9.0 or more.
       memory: Whether to compute the peaks.
       positions: Whether to return the order of events.
 

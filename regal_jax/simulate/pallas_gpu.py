@@ -23,7 +23,8 @@ import jax.numpy as jnp
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Decisions, Preferences, Problem
 from regal_jax.simulate import pallas_generate
-from regal_jax.simulate.generate_lockstep import positions_of
+from regal_jax.simulate import pallas_generate_layout as layout
+from regal_jax.simulate.generate_lockstep import Goal, positions_of
 from regal_jax.simulate.lockstep import Run
 from regal_jax.simulate.pallas_kernel import Sizes, make_inputs, make_sizes, program
 
@@ -80,13 +81,14 @@ def run_pallas(problem: Problem, decisions: Decisions, *, positions: bool, inter
 
 
 def generate_pallas(
-    problem: Problem, preferences: Preferences, *, positions: bool, interpret: Any = False
+    problem: Problem, preferences: Preferences, goal: Goal, *, positions: bool, interpret: Any = False
 ) -> tuple[jax.Array, Run]:
-    """Generates the schedule of every candidate in one kernel, where memory does not decide.
+    """Generates the schedule of every candidate in one kernel.
 
     Args:
       problem: ``B`` graphs.
       preferences: ``[B, P, ...]`` preferences.
+      goal: What decides.
       positions: As in `run_pallas`.
       interpret: As in `run_pallas`.
 
@@ -96,27 +98,28 @@ def generate_pallas(
     Raises:
       ConfigError: The bucket is too large for the shared memory of a block, or there are too many devices.
     """
-    most = pallas_generate.MOST_DEVICES
+    most = layout.MOST_DEVICES
     if problem.num_devices > most:
         raise ConfigError(
             f"implementation: 'pallas' generates schedules for at most {most} devices, "
             f"got {problem.num_devices}; use 'xla'"
         )
     b, p = preferences.waste.shape
-    sizes = pallas_generate.make_sizes(problem, p, positions)
+    sizes = layout.make_sizes(problem, goal, p, positions)
     _check_fits(sizes)
     shapes: list[_Shape] = [((b * p,), jnp.float32), ((b * p, sizes.ops), jnp.int32)]
     if sizes.positions:
         shapes.append(((b * p, sizes.copies), jnp.int32))
-    inputs = pallas_generate.make_inputs(problem, preferences, sizes)
+    inputs = layout.make_inputs(problem, preferences, sizes)
     makespan, spot, *sent = _launch("generate", pallas_generate.program, sizes, shapes, inputs, interpret)
     n, t, d = sizes.n, sizes.t if sent else 0, sizes.d
-    placement, made = pallas_generate.spots(spot.reshape(b, p, -1)[..., :n])
+    spot = spot.reshape(b, p, -1)[..., :n]
+    made = jnp.where(spot >= 0, layout.slot_of(spot), -1)
     op, transfer = jnp.zeros((b, p, 0), jnp.int32), jnp.zeros((b, p, 0, d), jnp.int32)
     if positions:
         copies = sent[0].reshape(b, p, -1)[..., : t * d].reshape(b, p, t, d) if sent else transfer
         op, transfer = jax.vmap(jax.vmap(positions_of))(copies, made)
-    return placement, Run(makespan.reshape(b, p), op, transfer)
+    return jnp.where(spot >= 0, layout.device_of(spot), 0), Run(makespan.reshape(b, p), op, transfer)
 
 
 def _launch(
@@ -152,7 +155,7 @@ def run_pallas_on_gpu(problem: Problem, decisions: Decisions, *, positions: bool
 
 
 def generate_pallas_on_gpu(
-    problem: Problem, preferences: Preferences, *, positions: bool
+    problem: Problem, preferences: Preferences, goal: Goal, *, positions: bool
 ) -> tuple[jax.Array, Run]:
     """`generate_pallas` for callers that name the implementation.
 
@@ -160,7 +163,7 @@ def generate_pallas_on_gpu(
       ConfigError: As there, or no GPU runs it.
     """
     _check_gpu()
-    return generate_pallas(problem, preferences, positions=positions)
+    return generate_pallas(problem, preferences, goal, positions=positions)
 
 
 def _check_gpu() -> None:
@@ -186,7 +189,7 @@ def _capability() -> tuple[int, int] | None:
     return (int(major), int(minor)) if dot and major.isdigit() and minor.isdigit() else None
 
 
-def shared_bytes(sizes: Sizes | pallas_generate.Sizes) -> int:
+def shared_bytes(sizes: Sizes | layout.Sizes) -> int:
     """Shared memory of one candidate in bytes, which depends only on sizes and the kind of transfers."""
     arrays = sizes.scratch().values()
     return sum(-(-4 * length // _ALIGNMENT) * _ALIGNMENT for length, _ in arrays) + _REDUCTION_BYTES
@@ -202,7 +205,7 @@ def fits(problem: Problem) -> bool:
     return shared_bytes(make_sizes(problem)) <= _limit()
 
 
-def _check_fits(sizes: Sizes | pallas_generate.Sizes) -> None:
+def _check_fits(sizes: Sizes | layout.Sizes) -> None:
     if shared_bytes(sizes) > _limit():
         raise ConfigError(
             f"implementation: 'pallas' keeps a candidate with up to {sizes.what} in shared memory, "
