@@ -74,6 +74,9 @@ class _Sizes:
     graphs: int
 
 
+_Compare = Callable[[str, str, _Sizes], str]
+"""``(implementation, transfers, sizes) -> what was compared``."""
+
 _OF_SIZE: Final = {
     "smoke": _Sizes((1, 8), (2,), 3, GraphCase(ops=12, population=10, evaluations=26, graphs=2), 2),
     "default": _Sizes((1, 8, 100, 500), (1, 2, 4), 16, GraphCase(evaluations=1000, graphs=8), 6),
@@ -89,24 +92,18 @@ def checks(size: str) -> Iterator[tuple[str, Callable[[], Check]]]:
     sizes = _OF_SIZE[size]
     able, skipped = runnable(tuple(IMPLEMENTATIONS))
     yield _named("the search lowers without calls of the host", lambda: _lowers(sizes.search))
-    for name in IMPLEMENTATIONS:
-        for transfer in _TRANSFERS:
+    for title, names, compare in (
+        ("simulator", IMPLEMENTATIONS, _simulator),
+        ("schedule generation", GENERATORS, _generator),
+    ):
+        for name, transfer in itertools.product(names, _TRANSFERS):
 
-            def call(name: str = name, transfer: str = transfer) -> str:
+            def call(name: str = name, transfer: str = transfer, compare: _Compare = compare) -> str:
                 if name not in able:
                     raise _Unable(skipped[name])
-                return _simulator(name, transfer, sizes)
+                return compare(name, transfer, sizes)
 
-            yield _named(f"simulator {name}, transfers {transfer}", call)
-    for name in GENERATORS:
-        for transfer in _TRANSFERS:
-
-            def generate(name: str = name, transfer: str = transfer) -> str:
-                if name not in able:
-                    raise _Unable(skipped[name])
-                return _generator(name, transfer, sizes)
-
-            yield _named(f"schedule generation {name}, transfers {transfer}", generate)
+            yield _named(f"{title} {name}, transfers {transfer}", call)
     for method in _METHODS:
         yield _named(f"optimize_many, method {method.name}", functools.partial(_search, method, sizes))
     yield _named("training steps", lambda: _training(sizes.search))
