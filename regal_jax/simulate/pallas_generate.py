@@ -427,11 +427,15 @@ def _better(best: _Best, other: _Best) -> _Best:
 
 
 def _take(block: Block, _: jax.Array, now: Now) -> Now:
-    """Takes one op: to the device of the least cost, the lowest on ties."""
+    """Takes one op."""
     sizes, held = block.sizes, now.held
     op = _choose(block, now)
-    lag, lost = (now.clock,) * sizes.d, (jnp.float32(0),) * sizes.d
-    moves = _Moves(lag, lost, held and held.since, held and held.most)
+    moves = _Moves(
+        lag=(now.clock,) * sizes.d,
+        lost=(jnp.float32(0),) * sizes.d,
+        since=None if held is None else held.since,
+        most=None if held is None else held.most,
+    )
     if sizes.blocking and sizes.d > 1:
         moves = _consider(block, op, now, moves)
     best = functools.reduce(_better, (_on_device(block, op, now, moves, j) for j in range(sizes.d)))
