@@ -8,8 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import in_order, random_graph, stacked
 
+from regal_jax import Auto, Cluster, ListSearch, PeakSearch, optimize
+from regal_jax.api.names import ObjectiveName
 from regal_jax.datasets import generate
-from regal_jax.graph import ComputationGraph, GraphBuilder, OpClasses, op_classes
+from regal_jax.graph import ComputationGraph, GraphBuilder, OpClasses, classes, op_classes
+from regal_jax.solvers import Solver
 
 
 def _partition(classes: OpClasses) -> set[frozenset[int]]:
@@ -69,14 +72,14 @@ def test_they_are_those_of_equal_surroundings(n: int, seed: int, inputs: float) 
     graph = random_graph(rng, n, inputs_per_op=inputs, controls_per_op=0.3, size_scale=1)
     # With few sizes there are classes of several ops.
     graph = in_order(graph, np.arange(n), sizes=lambda size: size % 2)
-    classes = op_classes(graph)
-    assert _partition(classes) == _plain(graph)
-    sizes = np.diff(classes.bounds)
+    found = op_classes(graph)
+    assert _partition(found) == _plain(graph)
+    sizes = np.diff(found.bounds)
     assert (sizes > 0).all()
-    assert classes.repeated == sizes[sizes > 1].sum() / n
-    for c, (a, b) in enumerate(itertools.pairwise(classes.bounds)):
-        assert (classes.of[classes.ops[a:b]] == c).all()
-        assert (np.diff(classes.ops[a:b]) > 0).all()
+    assert found.repeated == sizes[sizes > 1].sum() / n
+    for c, (a, b) in enumerate(itertools.pairwise(found.bounds)):
+        assert (found.of[found.ops[a:b]] == c).all()
+        assert (np.diff(found.ops[a:b]) > 0).all()
 
 
 @settings(max_examples=30)
@@ -106,6 +109,34 @@ def test_one_op_and_no_edges(outputs: list[int]) -> None:
         builder = GraphBuilder("none")
         for o in range(n):
             builder.add_op(f"o{o}", kind="b" if o == 2 else "a", runtime=o, outputs=outputs)
-        classes = op_classes(builder.build())
-        assert _partition(classes) == ({frozenset({0})} if n == 1 else {frozenset({0, 1}), frozenset({2})})
-        assert classes.repeated == (0 if n == 1 else 2 / 3)
+        found = op_classes(builder.build())
+        assert _partition(found) == ({frozenset({0})} if n == 1 else {frozenset({0, 1}), frozenset({2})})
+        assert found.repeated == (0 if n == 1 else 2 / 3)
+
+
+@pytest.mark.filterwarnings("ignore::regal_jax.errors.InfeasiblePlanWarning")
+@pytest.mark.parametrize(
+    ("solver", "objective"),
+    [(ListSearch(), "makespan"), (Auto(), "makespan"), (PeakSearch(), "peak-memory")],
+)
+def test_a_graph_has_them_once(
+    solver: Solver, objective: ObjectiveName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rounds: list[ComputationGraph] = []
+    refine = classes.refine
+
+    def counted(graph: ComputationGraph, *colours: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        rounds.append(graph)
+        return refine(graph, *colours)
+
+    monkeypatch.setattr(classes, "refine", counted)
+    graph = stacked(generate("erdos-renyi", 12, 0), 10)
+    for devices in (2, 3):
+        # No schedule fits, so that a rule joins list search.
+        cluster = Cluster.uniform(devices, memory=1, transfer="nvlink4")
+        optimize(graph, cluster, objective=objective, method=solver, evaluations=600)
+    assert any(each is graph for each in rounds)
+    for graph in rounds:
+        assert sum(each is graph for each in rounds) <= 6
+    with pytest.raises(ValueError, match="read-only"):
+        op_classes(graph).of[0] = 1

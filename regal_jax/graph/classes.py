@@ -5,6 +5,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from regal_jax.graph.computation_graph import ComputationGraph
+from regal_jax.graph.pairing import once_a_pair
 from regal_jax.graph.refinement import OP, TENSOR, mix, refine
 from regal_jax.graph.topology import rows
 
@@ -15,7 +16,7 @@ _ROUNDS: Final = 6
 
 
 class OpClasses(NamedTuple):
-    """A partition of the ops. Classes have no order.
+    """A partition of the ops. Classes have no order. Arrays are read-only.
 
     Attributes:
       of: ``[N]`` int64, the class of each op, from 0 to ``C - 1``.
@@ -34,6 +35,7 @@ class OpClasses(NamedTuple):
         return float(sizes[sizes > 1].sum() / max(len(self.of), 1))
 
 
+@once_a_pair
 def op_classes(graph: ComputationGraph) -> OpClasses:
     """Classes of ops that have the same surroundings.
 
@@ -64,4 +66,7 @@ def op_classes(graph: ComputationGraph) -> OpClasses:
         ops, tensors = refine(graph, ops, tensors)
     colours, of = np.unique(ops, return_inverse=True)
     of = of.reshape(n).astype(np.int64)
-    return OpClasses(of, *rows(of, np.arange(n), len(colours)))
+    classes = OpClasses(of, *rows(of, np.arange(n), len(colours)))
+    for each in classes:
+        each.setflags(write=False)
+    return classes

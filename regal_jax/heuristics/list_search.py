@@ -43,6 +43,7 @@ _SHARES: Final = (
     "block_share",
     "largest_block",
     "class_share",
+    "first_gain",
     "least_gain",
 )
 _START_RULES: Final = 3
@@ -59,7 +60,7 @@ _PRIOR: Final = 20
 _VALUES: Final = -2
 """Index of the values among the arguments of `climb`."""
 _LISTS: Final = 0.4
-"""Least number of list schedules between insertion moves, as a share of the insertions of a turn."""
+"""Half of the least number of list schedules between insertion moves, as a share of a turn."""
 _IN_ORDER: Final = 0
 """A rule that takes ops by rank alone."""
 _FIT: Final = next(rule for rule in MEMORY_RULES if rule.goal == "fit")
@@ -91,7 +92,9 @@ class ListSearchConfig:
       look: Largest number of ready ops that the rules compare.
       insert_after: Schedules after which insertion moves begin, where transfers take time.
       turn: Number of insertions after which the search decides whether to make list schedules again.
-      least_gain: Insertion moves go on for another turn if they have made the makespan shorter by this share.
+      first_gain: After their first turn, insertion moves go on if they have made the makespan shorter by this
+        share. Otherwise twice `insert_after` list schedules follow.
+      least_gain: The same share for later turns.
 
     Raises:
       ConfigError: A value is out of range.
@@ -110,6 +113,7 @@ class ListSearchConfig:
     look: int = 8
     insert_after: int = 500
     turn: int = 250
+    first_gain: float = 0.01
     least_gain: float = 0.001
 
     def __post_init__(self) -> None:
@@ -150,7 +154,8 @@ class ListSearchRun(HostSearch):
     Where transfers take time, insertion moves (`regal_jax.heuristics.insertion.Insertion`) improve the best
     list schedule: its placement, and its order of events, transfers included. They go on while that pays;
     then the search makes more list schedules. If these have become better in the meantime, insertion moves
-    begin again with the best one.
+    begin again with the best one. What they have gained before is then lost, so that they wait for more list
+    schedules if their first turn gains little.
 
     The search begins with every rule under the graph's own ranks. A few rules are also tried on the plans
     that it is given, and on partitions of the graph for 2, 4, 8, ... and all devices. Times and peaks are
@@ -210,6 +215,8 @@ class ListSearchRun(HostSearch):
             self._moves = Insertion(graph, self._layout, self._room, moves)
         self._inserting, self._turn_ends = False, self._config.insert_after
         self._lists, self._insertions, self._owed = self._least_lists, 0, 0
+        # The share by which a turn of insertion moves has to make the makespan shorter.
+        self._gain = self._config.first_gain
         # The makespans of the schedules with which insertion moves, and their turn, began.
         self._began = self._before = math.inf
         self._draws = _Draws(np.zeros((0, 1)), np.zeros((0, 1)))
@@ -388,7 +395,7 @@ class ListSearchRun(HostSearch):
 
     @property
     def _least_lists(self) -> int:
-        """Number of list schedules after a turn of insertion moves that paid."""
+        """Half of the least number of list schedules between insertion moves."""
         return max(1, int(_LISTS * self._config.turn))
 
     def _inserts(self, moves: Insertion) -> bool:
@@ -396,11 +403,15 @@ class ListSearchRun(HostSearch):
         if self.evaluations < self._turn_ends:
             return self._inserting
         if self._inserting:
-            self._inserting = moves.makespan < self._before * (1 - self._config.least_gain)
+            self._inserting = moves.makespan < self._before * (1 - self._gain)
+            self._gain = self._config.least_gain
             # While insertion moves do not pay, list schedules get twice as many each time.
             self._lists = self._least_lists if self._inserting else 2 * self._lists
         elif self._now.value[0] == 0:
             self._inserting, value = True, float(self._now.value[1])
+            if math.isinf(self._began):
+                # If the first turn does not pay, there are twice as many list schedules as before it.
+                self._lists = max(self._lists, self._config.insert_after)
             if value < self._began:
                 self._began = value
                 moves.begin(Schedule(*self._schedule(), value))
