@@ -5,14 +5,20 @@ parameters and constants as free. Those rules are left out.
 """
 
 import heapq
+import itertools
+from typing import Any, Final
 
 import numpy as np
 
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics.links import Freeing, Links
+from regal_jax.runtime.compiling import only_borrows, run_loops
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["post_order", "xla_dfs_order", "xla_list_order", "xla_post_order"]
+
+_SECONDS: Final = 2e-6
+"""Seconds per op in Python."""
 
 
 def xla_list_order(graph: ComputationGraph) -> np.ndarray:
@@ -23,7 +29,7 @@ def xla_list_order(graph: ComputationGraph) -> np.ndarray:
     """
     links = Links.of(graph)
     freeing = Freeing(links)
-    defined = links.allocated()
+    defined = links.allocated().tolist()
     users = [len({o for t in row for o in links.readers[t]}) for row in links.outputs]
     waiting = [len(row) for row in links.before]
     latest = [-1] * graph.num_ops
@@ -64,7 +70,7 @@ def xla_post_order(graph: ComputationGraph) -> np.ndarray:
 
 def post_order(links: Links) -> np.ndarray:
     """`xla_post_order` of links."""
-    return _post_order(links, links.before)
+    return _post_order(links, links.needs.item)
 
 
 def xla_dfs_order(graph: ComputationGraph) -> np.ndarray:
@@ -76,7 +82,7 @@ def xla_dfs_order(graph: ComputationGraph) -> np.ndarray:
     links = Links.of(graph)
     extra, total = [0] * graph.num_ops, [0] * graph.num_ops
     seen = 0
-    for o in _post_order(links, links.before).tolist():
+    for o in _post_order(links, links.needs.item).tolist():
         own = sum(links.size[t] for t in links.outputs[o])
         seen += own
         users = len({v for t in links.outputs[o] for v in links.readers[t]})
@@ -85,24 +91,45 @@ def xla_dfs_order(graph: ComputationGraph) -> np.ndarray:
         total[o] = min(own + sum(total[u] for u in operands), seen)
     names = graph.op_names
     before = [sorted(row, key=lambda u: (-extra[u], -total[u], names[u])) for row in links.before]
-    return _post_order(links, before)
+    return _post_order(links, np.array([*itertools.chain.from_iterable(before)], np.int64))
 
 
-def _post_order(links: Links, before: list[list[int]]) -> np.ndarray:
-    """Visits ``before[o]`` in order, then ``o``, for every op without successors by index."""
-    visited = [False] * len(before)
-    order: list[int] = []
-    for root, after in enumerate(links.after):
-        stack = [] if after else [root]
-        while stack:
-            check_interrupt()
-            o = stack[-1]
-            first = [] if visited[o] else [u for u in reversed(before[o]) if not visited[u]]
-            if first:
-                stack += first
+def _post_order(links: Links, before: np.ndarray) -> np.ndarray:
+    """Visits the predecessors ``before`` of an op in order, then the op, for every op without successors.
+
+    Args:
+      links: The links.
+      before: As the items of `Links.needs`; those of each op may be in another order.
+    """
+    bounds, count = links.needs.bounds, len(links.temps)
+    ends = (np.diff(links.needed_by.bounds) == 0).astype(np.int64)
+    space = np.zeros(len(before) + 1, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
+    found = run_loops(_visited, ends, bounds, before, *space, seconds=_SECONDS * count)
+    return np.array(found, dtype=np.int64)
+
+
+@only_borrows
+def _visited(ends: Any, rows: Any, before: Any, stack: Any, visited: Any, order: Any) -> Any:
+    """`_post_order` in loops, which write the result to ``order``; ``stack`` and ``visited`` are space."""
+    taken = 0
+    for root in range(len(ends)):
+        if ends[root] == 0:
+            continue
+        stack[0] = root
+        top = 1
+        while top > 0:
+            o, under = stack[top - 1], top
+            if visited[o] == 0:
+                for i in range(rows[o + 1] - rows[o]):
+                    u = before[rows[o + 1] - 1 - i]
+                    if visited[u] == 0:
+                        stack[top] = u
+                        top += 1
+            if top > under:
                 continue
-            stack.pop()
-            if not visited[o]:
-                visited[o] = True
-                order.append(o)
-    return np.array(order, dtype=np.int64)
+            top -= 1
+            if visited[o] == 0:
+                visited[o] = 1
+                order[taken] = o
+                taken += 1
+    return order
