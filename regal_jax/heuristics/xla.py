@@ -5,13 +5,12 @@ parameters and constants as free. Those rules are left out.
 """
 
 import heapq
-import itertools
 from typing import Any, Final
 
 import numpy as np
 
 from regal_jax.graph import ComputationGraph
-from regal_jax.heuristics.links import Freeing, Links
+from regal_jax.heuristics.links import Freeing, Links, Rows
 from regal_jax.runtime.compiling import only_borrows, run_loops
 from regal_jax.runtime.interrupts import check_interrupt
 
@@ -79,19 +78,37 @@ def xla_dfs_order(graph: ComputationGraph) -> np.ndarray:
     Both numbers are summed over all ancestors of the operand, once per path, and are capped at the number of
     ops and the bytes seen so far, as in XLA.
     """
-    links = Links.of(graph)
-    extra, total = [0] * graph.num_ops, [0] * graph.num_ops
+    links, n = Links.of(graph), graph.num_ops
+    order = _post_order(links, links.needs.item)
+    # Distinct pairs of a producer and an op that reads one of its outputs.
+    pair = np.unique(links.made_by[links.reads.item] * n + links.reads.row)
+    producer, reader = np.divmod(pair, max(n, 1))
+    operands = Rows.of(n, reader, producer)
+    users = np.bincount(producer, minlength=n)
+    bytes_of = links.makes.sums(links.sizes)
+    space = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    arguments = order, users, bytes_of, *operands, *space
+    extra, total = map(np.array, run_loops(_summed, *arguments, seconds=_SECONDS * n))
+    by_name = np.empty(n, np.int64)
+    by_name[sorted(range(n), key=graph.op_names.__getitem__)] = np.arange(n)
+    op, before = links.needs.row, links.needs.item
+    return _post_order(links, before[np.lexsort((by_name[before], -total[before], -extra[before], op))])
+
+
+@only_borrows
+def _summed(order: Any, users: Any, bytes_of: Any, rows: Any, operands: Any, extra: Any, total: Any) -> Any:
+    """Sums of extra users and of bytes over all ancestors of each op, into ``extra`` and ``total``."""
     seen = 0
-    for o in _post_order(links, links.needs.item).tolist():
-        own = sum(links.size[t] for t in links.outputs[o])
-        seen += own
-        users = len({v for t in links.outputs[o] for v in links.readers[t]})
-        operands = {links.producer[t] for t in links.inputs[o]}
-        extra[o] = min(max(users - 1, 0) + sum(extra[u] for u in operands), graph.num_ops)
-        total[o] = min(own + sum(total[u] for u in operands), seen)
-    names = graph.op_names
-    before = [sorted(row, key=lambda u: (-extra[u], -total[u], names[u])) for row in links.before]
-    return _post_order(links, np.array([*itertools.chain.from_iterable(before)], np.int64))
+    for i in range(len(order)):
+        o = order[i]
+        seen += bytes_of[o]
+        extra[o], total[o] = max(users[o] - 1, 0), bytes_of[o]
+        for j in range(rows[o], rows[o + 1]):
+            # Capped at each operand, so that no sum exceeds 64 bits.
+            extra[o] = min(extra[o] + extra[operands[j]], len(order))
+            total[o] = min(total[o] + total[operands[j]], seen)
+        extra[o] = min(extra[o], len(order))
+    return extra, total
 
 
 def _post_order(links: Links, before: np.ndarray) -> np.ndarray:
