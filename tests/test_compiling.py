@@ -28,6 +28,7 @@ from regal_jax.heuristics import (
     schedule_peaks,
 )
 from regal_jax.heuristics.heft import heft_schedule
+from regal_jax.heuristics.levels import levels, quantised, standing
 from regal_jax.heuristics.list_scheduling import MEMORY_RULES, TIME_RULES, list_schedule, quick_schedule
 from regal_jax.heuristics.list_search import ListSearchRun
 from regal_jax.heuristics.orders import lpmf_order
@@ -35,7 +36,6 @@ from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.ordering import TopoformerConfig, make_order_inputs
 from regal_jax.ordering.relations import distinct_edges
-from regal_jax.policies.levels import levels, quantised, standing
 from regal_jax.runtime import compiling, pointers
 
 _CACHES = (compiling.installed, compiling.usable, peaks._kernel)

@@ -13,6 +13,7 @@ from strategies import instances, random_graph
 from regal_jax.datasets import generate
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, allowed_matrix
 from regal_jax.heuristics import peaks, run_heuristic
+from regal_jax.heuristics.numbering import neutral_numbers
 from regal_jax.heuristics.orders import dfs_order, lpmf_order, random_order
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 from regal_jax.heuristics.peaks_kernel import make_state, refine
@@ -149,6 +150,14 @@ def test_balanced_order_is_the_least_of_several(
     assert float(least.peaks(placement).max()) == best
     for other in (lpmf_order, xla_post_order, dfs_order):
         assert best <= _least(graph, cluster, other(graph))
+
+
+def test_neutral_numbers_are_those_of_the_renumbered_graph() -> None:
+    graph, cluster = generate("layered", 60, 0), Cluster.uniform(2, transfer="blocking")
+    numbers = np.random.default_rng(0).permutation(graph.num_ops)
+    ours, theirs = neutral_numbers(graph, cluster), neutral_numbers(renumbered(graph, numbers), cluster)
+    assert theirs[numbers].tolist() == ours.tolist()
+    assert sorted(ours.tolist()) == list(range(graph.num_ops))
 
 
 def _least(graph: ComputationGraph, cluster: Cluster, order: np.ndarray) -> float:

@@ -13,8 +13,8 @@ from strategies import instances, random_graph
 
 from regal_jax.errors import ClusterError, ConfigError, GraphError
 from regal_jax.graph import Cluster, GraphBuilder
+from regal_jax.heuristics.levels import levels
 from regal_jax.policies import Balance, Cut, FeatureConfig, FeatureSet, make_features
-from regal_jax.policies.levels import levels
 from regal_jax.problem import Bucket
 
 seeds = st.integers(0, 2**32 - 1)

@@ -1,52 +1,77 @@
-"""The graph as plain Python lists, which are faster than arrays in loops over single ops."""
+"""The neighbours of every op, in flat arrays for compiled loops and in lists for Python's loops."""
 
 import dataclasses
 import functools
 import itertools
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from regal_jax.graph import ComputationGraph
 from regal_jax.graph.topology import rows, stable_order
 
-__all__ = ["Freeing", "Links"]
+__all__ = ["Freeing", "Links", "Rows"]
 
 
-def _rows(count: int, row: np.ndarray, item: np.ndarray) -> list[list[int]]:
-    """The items of each row from 0 to ``count``, ascending."""
-    ascending = stable_order(item, int(item.max(initial=0)) + 1)
-    bounds, flat = (array.tolist() for array in rows(row[ascending], item[ascending], count))
-    return [flat[a:b] for a, b in itertools.pairwise(bounds)]
-
-
-@dataclasses.dataclass(frozen=True)
-class Links:
-    """Adjacency of a `ComputationGraph`, row by row. The lists are shared, so callers must not change them.
+class Rows(NamedTuple):
+    """Rows of whole numbers: row ``i`` has the items from ``bounds[i]`` to ``bounds[i + 1]``.
 
     Attributes:
-      inputs: ``[N]`` tensors that each op reads, ascending.
-      outputs: ``[N]`` tensors that each op produces.
-      readers: ``[T]`` ops that read each tensor, ascending.
-      before: ``[N]`` distinct predecessors (data, then control) of each op.
-      after: ``[N]`` distinct successors (data or control) of each op, ascending.
-      producer: ``[T]`` op that produces each tensor.
-      size: ``[T]`` size of each tensor in bytes.
-      temp: ``[N]`` scratch memory of each op in bytes, while it runs.
-      keep: ``[T]`` whether each tensor stays in memory to the end.
-      resident: ``[N]`` whether each op is resident: its outputs are in memory from time 0.
+      bounds: ``[R + 1]`` int64.
+      item: ``[I]`` int64.
     """
 
-    inputs: list[list[int]]
-    outputs: list[range]
-    readers: list[list[int]]
-    before: list[list[int]]
-    after: list[list[int]]
-    producer: list[int]
-    size: list[int]
-    temp: list[int]
-    keep: list[bool]
-    resident: list[bool]
+    bounds: np.ndarray
+    item: np.ndarray
+
+    @classmethod
+    def of(cls, count: int, row: np.ndarray, item: np.ndarray) -> Self:
+        """The items of each row from 0 to ``count``, ascending."""
+        ascending = stable_order(item, int(item.max(initial=0)) + 1)
+        return cls(*rows(row[ascending], item[ascending], count))
+
+    @property
+    def row(self) -> np.ndarray:
+        """``[I]`` row of each item."""
+        return np.repeat(np.arange(len(self.bounds) - 1), np.diff(self.bounds))
+
+    def sums(self, values: np.ndarray) -> np.ndarray:
+        """``[R]`` int64 sums of ``values [I]`` int64 over the items of each row."""
+        return np.diff(np.concatenate([[0], values.cumsum()])[self.bounds])
+
+    def lists(self) -> list[list[int]]:
+        """The rows."""
+        flat = self.item.tolist()
+        return [flat[a:b] for a, b in itertools.pairwise(self.bounds.tolist())]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Links:
+    """Adjacency of a `ComputationGraph`. Arrays and lists are shared, so callers must not change them.
+
+    Attributes:
+      reads: ``[N]`` tensors that each op reads, ascending.
+      makes: ``[N]`` tensors that each op produces.
+      read_by: ``[T]`` ops that read each tensor, ascending.
+      needs: ``[N]`` distinct predecessors (data, then control) of each op.
+      needed_by: ``[N]`` distinct successors (data or control) of each op, ascending.
+      made_by: ``[T]`` int64, op that produces each tensor.
+      sizes: ``[T]`` int64, size of each tensor in bytes.
+      temps: ``[N]`` int64, scratch memory of each op in bytes, while it runs.
+      kept: ``[T]`` bool, whether each tensor stays in memory to the end.
+      there: ``[N]`` bool, whether each op is resident: its outputs are in memory from time 0.
+    """
+
+    reads: Rows
+    makes: Rows
+    read_by: Rows
+    needs: Rows
+    needed_by: Rows
+    made_by: np.ndarray
+    sizes: np.ndarray
+    temps: np.ndarray
+    kept: np.ndarray
+    there: np.ndarray
 
     @classmethod
     def of(cls, graph: ComputationGraph, numbers: np.ndarray | None = None) -> Self:
@@ -68,42 +93,92 @@ class Links:
 
     @classmethod
     def _made(cls, graph: ComputationGraph, numbers: np.ndarray) -> Self:
-        ops = np.argsort(numbers)
+        n, ops = graph.num_ops, np.argsort(numbers)
         tensors = np.lexsort((graph.tensor_port, numbers[graph.tensor_op]))
         called = np.empty(graph.num_tensors, np.int64)
         called[tensors] = np.arange(graph.num_tensors)
         reader, tensor = numbers[graph.edge_op], called[graph.edge_tensor]
-        target, source = numbers[graph.control_target], numbers[graph.control_source]
-        inputs = _rows(graph.num_ops, reader, tensor)
-        producer = numbers[graph.tensor_op[tensors]].tolist()
-        before = [
-            list(dict.fromkeys([producer[t] for t in row] + control))
-            for row, control in zip(inputs, _rows(graph.num_ops, target, source), strict=True)
-        ]
-        after: list[list[int]] = [[] for _ in before]
-        for o, row in enumerate(before):
-            for u in row:
-                after[u].append(o)
-        bounds = np.cumsum([0, *np.diff(graph.output_offset)[ops]]).tolist()
+        producer = numbers[graph.tensor_op[tensors]]
+        reads = Rows.of(n, reader, tensor)
+        control = Rows.of(n, numbers[graph.control_target], numbers[graph.control_source])
+        # Each predecessor counts once, at its first place.
+        op = np.concatenate([reads.row, control.row])
+        before = np.concatenate([producer[reads.item], control.item])
+        sequence = stable_order(op, n)
+        op, before = op[sequence], before[sequence]
+        first = np.sort(np.unique(op * n + before, return_index=True)[1])
+        op, before = op[first], before[first]
         return cls(
-            inputs=inputs,
-            outputs=[range(a, b) for a, b in itertools.pairwise(bounds)],
-            readers=_rows(graph.num_tensors, tensor, reader),
-            before=before,
-            after=after,
-            producer=producer,
-            size=graph.tensor_bytes[tensors].tolist(),
-            temp=graph.temp_bytes[ops].tolist(),
-            keep=graph.tensor_keep[tensors].tolist(),
-            resident=graph.resident[ops].tolist(),
+            reads=reads,
+            makes=Rows(*rows(producer, np.arange(graph.num_tensors), n)),
+            read_by=Rows.of(graph.num_tensors, tensor, reader),
+            needs=Rows(*rows(op, before, n)),
+            needed_by=Rows(*rows(before, op, n)),
+            made_by=producer,
+            sizes=graph.tensor_bytes[tensors],
+            temps=graph.temp_bytes[ops],
+            kept=graph.tensor_keep[tensors],
+            there=graph.resident[ops],
         )
 
-    def allocated(self) -> list[int]:
-        """``[N]`` bytes that each op allocates: its outputs, unless it is resident, and scratch memory."""
-        return [
-            (0 if there else sum(self.size[t] for t in row)) + temp
-            for there, row, temp in zip(self.resident, self.outputs, self.temp, strict=True)
-        ]
+    @functools.cached_property
+    def inputs(self) -> list[list[int]]:
+        """`reads` as lists."""
+        return self.reads.lists()
+
+    @functools.cached_property
+    def outputs(self) -> list[range]:
+        """`makes` as ranges."""
+        return [range(a, b) for a, b in itertools.pairwise(self.makes.bounds.tolist())]
+
+    @functools.cached_property
+    def readers(self) -> list[list[int]]:
+        """`read_by` as lists."""
+        return self.read_by.lists()
+
+    @functools.cached_property
+    def before(self) -> list[list[int]]:
+        """`needs` as lists."""
+        return self.needs.lists()
+
+    @functools.cached_property
+    def after(self) -> list[list[int]]:
+        """`needed_by` as lists."""
+        return self.needed_by.lists()
+
+    @functools.cached_property
+    def producer(self) -> list[int]:
+        """`made_by` as a list."""
+        return self.made_by.tolist()
+
+    @functools.cached_property
+    def size(self) -> list[int]:
+        """`sizes` as a list."""
+        return self.sizes.tolist()
+
+    @functools.cached_property
+    def temp(self) -> list[int]:
+        """`temps` as a list."""
+        return self.temps.tolist()
+
+    @functools.cached_property
+    def keep(self) -> list[bool]:
+        """`kept` as a list."""
+        return self.kept.tolist()
+
+    @functools.cached_property
+    def resident(self) -> list[bool]:
+        """`there` as a list."""
+        return self.there.tolist()
+
+    def allocated(self) -> np.ndarray:
+        """``[N]`` int64 bytes that each op allocates: outputs, unless it is resident, and scratch memory."""
+        return np.where(self.there, 0, self.makes.sums(self.sizes)) + self.temps
+
+    def unread(self) -> np.ndarray:
+        """``[N]`` int64 bytes of the outputs that no op reads and that are no results."""
+        alone = (np.diff(self.read_by.bounds) == 0) & ~self.kept
+        return self.makes.sums(np.where(alone, self.sizes, 0))
 
 
 class Freeing:

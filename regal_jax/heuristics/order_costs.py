@@ -52,19 +52,18 @@ def order_costs(graph: ComputationGraph, *, backwards: bool = False) -> OrderCos
     """
     links = Links.of(graph)
     need = links.allocated()
-    unread = [
-        sum(links.size[t] for t in row if not (links.readers[t] or links.keep[t])) for row in links.outputs
-    ]
     spared = [[t for t in row if not links.keep[t] and links.size[t]] for row in links.inputs]
     inputs = [t for row in spared for t in row]
     readers = [o for o, row in enumerate(spared) for _ in row]
     others = [[v for v in links.readers[t] if v != o] for t, o in zip(inputs, readers, strict=True)]
-    after, before = (links.before, links.after) if backwards else (links.after, links.before)
+    after, before = links.needed_by, links.needs
+    if backwards:
+        after, before = before, after
     lists = (
         need,
-        [a - b - c for a, b, c in zip(need, links.temp, unread, strict=True)],
-        *_flat(after),
-        *_flat(before),
+        need - links.temps - links.unread(),
+        *after,
+        *before,
         [0, *itertools.accumulate(map(len, spared))],
         [links.size[t] for t in inputs],
         inputs,

@@ -4,7 +4,6 @@ Each function takes a graph, or its links, and returns ``[N]`` op indices in an 
 """
 
 import heapq
-import itertools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -17,6 +16,7 @@ from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["bfs_order", "dfs", "dfs_order", "given_order", "lpmf", "lpmf_order", "random_order"]
 
+_SECONDS: Final = 1e-6
 _LPMF_SECONDS: Final = 15e-6
 """Seconds per op in Python."""
 
@@ -52,7 +52,36 @@ def dfs_order(graph: ComputationGraph) -> np.ndarray:
 
 def dfs(links: Links) -> np.ndarray:
     """`dfs_order` of links."""
-    return _kahn(links, lambda step, _: -step)
+    count = len(links.temps)
+    space = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    arguments = np.diff(links.needs.bounds), *links.needed_by, *space
+    return np.array(run_loops(_dfs, *arguments, seconds=_SECONDS * count), dtype=np.int64)
+
+
+@only_borrows
+def _dfs(waiting: Any, after_rows: Any, after: Any, ready: Any, order: Any) -> Any:
+    """`dfs` in loops, which write the result to ``order``; ``ready`` is space.
+
+    What became ready last is on top of a stack, ops of lower index above those that became ready with them.
+    """
+    count, top, taken = len(waiting), 0, 0
+    for i in range(count):
+        o = count - 1 - i
+        if waiting[o] == 0:
+            ready[top] = o
+            top += 1
+    while top > 0:
+        top -= 1
+        o = ready[top]
+        order[taken] = o
+        taken += 1
+        for i in range(after_rows[o + 1] - after_rows[o]):
+            v = after[after_rows[o + 1] - 1 - i]
+            waiting[v] -= 1
+            if waiting[v] == 0:
+                ready[top] = v
+                top += 1
+    return order
 
 
 def given_order(graph: ComputationGraph) -> np.ndarray:
@@ -83,37 +112,27 @@ def lpmf_order(graph: ComputationGraph) -> np.ndarray:
 def lpmf(links: Links) -> np.ndarray:
     """`lpmf_order` of links."""
     need = links.allocated()
-    unread = [
-        sum(links.size[t] for t in row if not (links.readers[t] or links.keep[t])) for row in links.outputs
-    ]
+    readers = np.diff(links.read_by.bounds)
     # Memory is counted relative to what residents hold at time 0, which is part of the peak.
-    kept = [a - b - c for a, b, c in zip(need, links.temp, unread, strict=True)]
-    by_need = sorted(range(len(need)), key=lambda o: (need[o], o))
-    spared = [not keep and len(row) > 0 for keep, row in zip(links.keep, links.readers, strict=True)]
-    lists = (
+    kept = need - links.temps - links.unread()
+    numbers = (
         need,
         kept,
-        by_need,
-        links.size,
-        spared,
-        [len(row) for row in links.readers],
-        [sum(row) for row in links.readers],
-        *_flat(links.inputs),
-        [len(row) for row in links.before],
-        *_flat(links.after),
+        np.argsort(need, kind="stable"),
+        links.sizes,
+        (~links.kept & (readers > 0)).astype(np.int64),
+        readers,
+        links.read_by.sums(links.read_by.item),
+        *links.reads,
+        np.diff(links.needs.bounds),
+        *links.needed_by,
     )
-    numbers = [np.array(each, dtype=np.int64) for each in lists]
-    count = len(need)
+    count, after = len(need), np.diff(links.needed_by.bounds)
     leaves = 1 << max(count - 1, 0).bit_length()
     # Ops that change at once: all that are ready, or an op, its successors, and a reader of each input.
-    most = count + 1 + len(links.size) + max(map(len, links.after), default=0)
+    most = count + 1 + len(links.sizes) + int(after.max(initial=0))
     arrays = *(np.zeros(count, np.int64) for _ in range(4)), np.zeros(most, np.int64), np.full(2 * leaves, -1)
     return np.array(run_loops(_lpmf, *numbers, *arrays, seconds=_LPMF_SECONDS * count), dtype=np.int64)
-
-
-def _flat(rows: list[list[int]]) -> tuple[list[int], list[int]]:
-    """The bounds of each row in the concatenation of all rows, and the concatenation."""
-    return list(itertools.accumulate(map(len, rows), initial=0)), list(itertools.chain.from_iterable(rows))
 
 
 @only_borrows

@@ -10,6 +10,7 @@ from regal_jax.checks import real, shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, op_classes
 from regal_jax.heuristics.host_search import HostSearch
+from regal_jax.heuristics.numbering import neutral_numbers
 from regal_jax.heuristics.orders import given_order
 from regal_jax.heuristics.peaks import MOST_OVER, PeakBalance, least_peak_balance
 from regal_jax.heuristics.work import note
@@ -137,7 +138,7 @@ class PeakSearchRun(HostSearch):
     def _start(self) -> None:
         """The best initial placement, and the order of ops for which it is best."""
         graph, cluster = self.graph, self.cluster
-        least, placement = least_peak_balance(graph, cluster, np.arange(graph.num_ops))
+        least, placement = least_peak_balance(graph, cluster, neutral_numbers(graph, cluster))
         for balance in (least, PeakBalance(graph, cluster, given_order(graph))):
             for start in (placement, *self._starts):
                 self._judge(balance, start)

@@ -19,6 +19,7 @@ from regal_jax.heuristics.list_scheduling import (
     list_schedule,
     prices_of,
 )
+from regal_jax.heuristics.numbering import neutral_numbers
 from regal_jax.heuristics.orders import bfs_order, dfs_order, given_order, lpmf_order, random_order
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 from regal_jax.heuristics.placements import device_subsets, partition_placement, single_device_placement
@@ -166,7 +167,7 @@ def peak_balance(
         yield draft(balance, balance.cut(), "cut of the order", "lpmf")
 
     def refined() -> Iterator[_Draft]:
-        least, _ = least_peak_balance(graph, cluster, np.arange(graph.num_ops))
+        least, _ = least_peak_balance(graph, cluster, neutral_numbers(graph, cluster))
         starts = {
             "partition": partition_placement(graph, cluster, by_bytes=True, seed=seed),
             "single device": single_device_placement(graph, cluster),

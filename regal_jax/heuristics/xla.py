@@ -5,14 +5,19 @@ parameters and constants as free. Those rules are left out.
 """
 
 import heapq
+from typing import Any, Final
 
 import numpy as np
 
 from regal_jax.graph import ComputationGraph
-from regal_jax.heuristics.links import Freeing, Links
+from regal_jax.heuristics.links import Freeing, Links, Rows
+from regal_jax.runtime.compiling import only_borrows, run_loops
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["post_order", "xla_dfs_order", "xla_list_order", "xla_post_order"]
+
+_SECONDS: Final = 2e-6
+"""Seconds per op in Python."""
 
 
 def xla_list_order(graph: ComputationGraph) -> np.ndarray:
@@ -23,7 +28,7 @@ def xla_list_order(graph: ComputationGraph) -> np.ndarray:
     """
     links = Links.of(graph)
     freeing = Freeing(links)
-    defined = links.allocated()
+    defined = links.allocated().tolist()
     users = [len({o for t in row for o in links.readers[t]}) for row in links.outputs]
     waiting = [len(row) for row in links.before]
     latest = [-1] * graph.num_ops
@@ -64,7 +69,7 @@ def xla_post_order(graph: ComputationGraph) -> np.ndarray:
 
 def post_order(links: Links) -> np.ndarray:
     """`xla_post_order` of links."""
-    return _post_order(links, links.before)
+    return _post_order(links, links.needs.item)
 
 
 def xla_dfs_order(graph: ComputationGraph) -> np.ndarray:
@@ -73,36 +78,75 @@ def xla_dfs_order(graph: ComputationGraph) -> np.ndarray:
     Both numbers are summed over all ancestors of the operand, once per path, and are capped at the number of
     ops and the bytes seen so far, as in XLA.
     """
-    links = Links.of(graph)
-    extra, total = [0] * graph.num_ops, [0] * graph.num_ops
+    links, n = Links.of(graph), graph.num_ops
+    order = _post_order(links, links.needs.item)
+    # Distinct pairs of a producer and an op that reads one of its outputs.
+    pair = np.unique(links.made_by[links.reads.item] * n + links.reads.row)
+    producer, reader = np.divmod(pair, max(n, 1))
+    operands = Rows.of(n, reader, producer)
+    users = np.bincount(producer, minlength=n)
+    bytes_of = links.makes.sums(links.sizes)
+    space = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    arguments = order, users, bytes_of, *operands, *space
+    extra, total = map(np.array, run_loops(_summed, *arguments, seconds=_SECONDS * n))
+    by_name = np.empty(n, np.int64)
+    by_name[sorted(range(n), key=graph.op_names.__getitem__)] = np.arange(n)
+    op, before = links.needs.row, links.needs.item
+    return _post_order(links, before[np.lexsort((by_name[before], -total[before], -extra[before], op))])
+
+
+@only_borrows
+def _summed(order: Any, users: Any, bytes_of: Any, rows: Any, operands: Any, extra: Any, total: Any) -> Any:
+    """Sums of extra users and of bytes over all ancestors of each op, into ``extra`` and ``total``."""
     seen = 0
-    for o in _post_order(links, links.before).tolist():
-        own = sum(links.size[t] for t in links.outputs[o])
-        seen += own
-        users = len({v for t in links.outputs[o] for v in links.readers[t]})
-        operands = {links.producer[t] for t in links.inputs[o]}
-        extra[o] = min(max(users - 1, 0) + sum(extra[u] for u in operands), graph.num_ops)
-        total[o] = min(own + sum(total[u] for u in operands), seen)
-    names = graph.op_names
-    before = [sorted(row, key=lambda u: (-extra[u], -total[u], names[u])) for row in links.before]
-    return _post_order(links, before)
+    for i in range(len(order)):
+        o = order[i]
+        seen += bytes_of[o]
+        extra[o], total[o] = max(users[o] - 1, 0), bytes_of[o]
+        for j in range(rows[o], rows[o + 1]):
+            # Capped at each operand, so that no sum exceeds 64 bits.
+            extra[o] = min(extra[o] + extra[operands[j]], len(order))
+            total[o] = min(total[o] + total[operands[j]], seen)
+        extra[o] = min(extra[o], len(order))
+    return extra, total
 
 
-def _post_order(links: Links, before: list[list[int]]) -> np.ndarray:
-    """Visits ``before[o]`` in order, then ``o``, for every op without successors by index."""
-    visited = [False] * len(before)
-    order: list[int] = []
-    for root, after in enumerate(links.after):
-        stack = [] if after else [root]
-        while stack:
-            check_interrupt()
-            o = stack[-1]
-            first = [] if visited[o] else [u for u in reversed(before[o]) if not visited[u]]
-            if first:
-                stack += first
+def _post_order(links: Links, before: np.ndarray) -> np.ndarray:
+    """Visits the predecessors ``before`` of an op in order, then the op, for every op without successors.
+
+    Args:
+      links: The links.
+      before: As the items of `Links.needs`; those of each op may be in another order.
+    """
+    bounds, count = links.needs.bounds, len(links.temps)
+    ends = (np.diff(links.needed_by.bounds) == 0).astype(np.int64)
+    space = np.zeros(len(before) + 1, np.int64), np.zeros(count, np.int64), np.zeros(count, np.int64)
+    found = run_loops(_visited, ends, bounds, before, *space, seconds=_SECONDS * count)
+    return np.array(found, dtype=np.int64)
+
+
+@only_borrows
+def _visited(ends: Any, rows: Any, before: Any, stack: Any, visited: Any, order: Any) -> Any:
+    """`_post_order` in loops, which write the result to ``order``; ``stack`` and ``visited`` are space."""
+    taken = 0
+    for root in range(len(ends)):
+        if ends[root] == 0:
+            continue
+        stack[0] = root
+        top = 1
+        while top > 0:
+            o, under = stack[top - 1], top
+            if visited[o] == 0:
+                for i in range(rows[o + 1] - rows[o]):
+                    u = before[rows[o + 1] - 1 - i]
+                    if visited[u] == 0:
+                        stack[top] = u
+                        top += 1
+            if top > under:
                 continue
-            stack.pop()
-            if not visited[o]:
-                visited[o] = True
-                order.append(o)
-    return np.array(order, dtype=np.int64)
+            top -= 1
+            if visited[o] == 0:
+                visited[o] = 1
+                order[taken] = o
+                taken += 1
+    return order

@@ -3,8 +3,8 @@
 from typing import Final
 
 from regal_jax.heuristics.ahead import tiny
+from regal_jax.heuristics.levels import _longest, _standing
 from regal_jax.policies.choices import Balance, Cut
-from regal_jax.policies.levels import _longest, _standing
 from regal_jax.policies.measured import measure
 from regal_jax.policies.spectral import _lanczos_loops
 from regal_jax.runtime.ahead import Task

@@ -8,9 +8,10 @@ from typing import Final
 import numpy as np
 
 from regal_jax.errors import GraphError
-from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, mean_transfer_times, runtime_matrix
+from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix
+from regal_jax.heuristics.levels import quantised, standing
+from regal_jax.heuristics.numbering import Scaled, scaled
 from regal_jax.policies.choices import Balance, Cut
-from regal_jax.policies.levels import Levels, levels, quantised, standing
 from regal_jax.policies.spectral import COORDINATES, Start, spectral_coordinates
 
 __all__ = ["MOST", "Measured", "check_finite", "clipped", "measure"]
@@ -25,50 +26,18 @@ _OPS_IN_SLICE: Final = 4
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Measured:
-    """A graph in its own units: times in mean runtimes, sizes in mean tensor sizes.
+class Measured(Scaled):
+    """A graph in its own units, with shares of an amount and coordinates.
 
     Attributes:
-      graph: The graph.
-      cluster: Cluster on which it runs.
       balance: The amount of which shares are computed.
       cuts: Cuts in `coordinates`, in the order of `Cut`.
-      runtime: ``[N, D]`` runtimes.
       allowed: ``[N, D]`` bool; ``None`` if every op may run everywhere.
-      amounts: ``[4, N]`` mean runtime, temp, output and input bytes.
-      size: ``[T]`` sizes of tensors.
-      transfer: ``[T]`` transfer times, as means over all ordered pairs of devices.
-      sender: ``[E + C]`` sending ops, data edges first.
-      receiver: ``[E + C]`` receiving ops.
-      levels: Levels by mean runtime.
-      critical: Length of the longest path; 1 if that is 0.
     """
 
-    graph: ComputationGraph
-    cluster: Cluster
     balance: Balance
     cuts: tuple[Cut, ...]
-    runtime: np.ndarray
     allowed: np.ndarray | None
-    amounts: np.ndarray
-    size: np.ndarray
-    transfer: np.ndarray
-    sender: np.ndarray
-    receiver: np.ndarray
-    levels: Levels
-    critical: float
-
-    @functools.cached_property
-    def order(self) -> np.ndarray:
-        """``[N]`` ops in a topological order, by depth."""
-        path = self.levels
-        top, bottom = quantised(path.top / self.critical), quantised(path.bottom / self.critical)
-        return np.lexsort((*quantised(self.amounts[[0, 1, 3, 2]]), -bottom, top, path.depth))
-
-    @functools.cached_property
-    def numbers(self) -> np.ndarray:
-        """``[N]`` position of every op in `order`, which breaks ties."""
-        return np.argsort(self.order)
 
     @functools.cached_property
     def mass(self) -> np.ndarray:
@@ -130,30 +99,11 @@ def measure(graph: ComputationGraph, cluster: Cluster, balance: Balance, cuts: t
     Raises:
       GraphError: A runtime is not finite.
     """
-    n = graph.num_ops
     runtime = runtime_matrix(graph, cluster)
     # Checked before means and scores spread the invalid value of one op to all others.
     check_finite(graph, "op", runtime, ("runtime",) * runtime.shape[1])
-    transfer = mean_transfer_times(graph, cluster)
-    time = _scale(runtime, transfer)
-    byte = _scale(graph.tensor_bytes, graph.temp_bytes)
-    runtime, transfer, size = runtime / time, transfer / time, graph.tensor_bytes / byte
-    mean = runtime[:, 0] if graph.runtime.ndim == 1 else runtime.mean(axis=1)
-    amounts = np.stack([
-        mean,
-        graph.temp_bytes / byte,
-        np.bincount(graph.tensor_op, weights=size, minlength=n),
-        np.bincount(graph.edge_op, weights=size[graph.edge_tensor], minlength=n),
-    ])  # fmt: skip
-    sender = np.concatenate([graph.edge_producer, graph.control_source])
-    receiver = np.concatenate([graph.edge_op, graph.control_target])
-    paths = levels(sender, receiver, graph.topological_order, mean)
-    critical = float(paths.bottom.max()) or 1.0
-    allowed = allowed_matrix(graph, cluster) if graph.allowed_devices.count(None) < n else None
-    return Measured(
-        graph, cluster, balance, cuts, runtime, allowed, amounts, size, transfer, sender, receiver, paths,
-        critical,
-    )  # fmt: skip
+    allowed = allowed_matrix(graph, cluster) if graph.allowed_devices.count(None) < graph.num_ops else None
+    return Measured(**vars(scaled(graph, cluster)), balance=balance, cuts=cuts, allowed=allowed)
 
 
 def check_finite(graph: ComputationGraph, what: str, rows: np.ndarray, names: Sequence[str]) -> None:
@@ -174,15 +124,6 @@ def check_finite(graph: ComputationGraph, what: str, rows: np.ndarray, names: Se
 def clipped(score: np.ndarray) -> np.ndarray:
     """Scores clipped to magnitudes of at most `MOST`."""
     return np.minimum(np.maximum(score, -MOST), MOST)  # Faster than `np.clip`.
-
-
-def _scale(values: np.ndarray, otherwise: np.ndarray) -> float:
-    """The mean of ``values``, or of ``otherwise`` if that is 0, or 1 if both are 0."""
-    for array in (values, otherwise):
-        mean = float(array.mean()) if array.size else 0.0
-        if mean > 0:
-            return mean
-    return 1.0
 
 
 def _share(time: np.ndarray, mass: np.ndarray) -> np.ndarray:
