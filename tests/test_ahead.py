@@ -205,19 +205,20 @@ def test_samples_have_the_types_of_real_graphs():
     guided.measures()
     measured = measure(graph, cluster, Balance.BYTES, (Cut.FINE,))
     assert len(measured.standing) == len(measured.coordinates) // 3 == 2
-    tasks = *samples.tasks(), *guided.tasks(peaks=False)
+    guided.numbers()
+    tasks = *samples.tasks(), *guided.tasks(peaks=False, guided=True)
     functions = [function for task in tasks for function in task.functions]
     assert [len(compiling.compiled(function).signatures) for function in functions] == [1] * 7
 
 
-@pytest.mark.parametrize("peaks", [False, True])
-def test_the_simulator_is_awaited_by_its_name(peaks, monkeypatch):
+@pytest.mark.parametrize(("peaks", "by_policy"), [(False, True), (True, True), (True, False)])
+def test_the_simulator_is_awaited_by_its_name(peaks, by_policy, monkeypatch):
     awaited, made = [], []
     monkeypatch.setattr(host, "await_compiled", awaited.append)
     monkeypatch.setattr(host.jax.ffi, "register_ffi_target", lambda *_, **__: None)
     monkeypatch.setattr(host._registered, "names", set())
     host._register.__wrapped__("simulate", True, peaks)
-    tasks = guided.tasks(peaks=peaks)
+    tasks = guided.tasks(peaks=peaks, guided=by_policy)
     assert awaited == [other for task in tasks for other in task.others]
     # The other process compiles that variant.
     monkeypatch.setattr("regal_jax.simulate.host_kernel.handler", lambda *variant: made.append(variant))
@@ -238,8 +239,12 @@ def test_large_calls_compile_ahead(monkeypatch):
     monkeypatch.setattr("regal_jax.api.many._LARGE", 400)
     for options, tasks in (
         ({}, samples.tasks()),
-        ({"method": "auto", "policy": "default"}, [*samples.tasks(), *guided.tasks(peaks=False)]),
-        ({"objective": "peak-memory"}, guided.tasks(peaks=True)),
+        (
+            {"method": "auto", "policy": "default"},
+            [*samples.tasks(), *guided.tasks(peaks=False, guided=True)],
+        ),
+        ({"objective": "peak-memory"}, guided.tasks(peaks=True, guided=False)),
+        ({"objective": "peak-memory", "policy": "default"}, guided.tasks(peaks=True, guided=True)),
         ({"method": "list-search"}, samples.tasks()),
         ({"method": "brkga"}, []),
     ):

@@ -1,33 +1,40 @@
-"""The loops of guided searches, run on a tiny graph so that another process can compile them."""
+"""What searches in compiled programs need after one on the host, so that another process can compile it."""
 
 from typing import Final
 
 from regal_jax.heuristics.ahead import tiny
 from regal_jax.heuristics.levels import _longest, _standing
+from regal_jax.heuristics.numbering import neutral_numbers
 from regal_jax.policies.choices import Balance, Cut
 from regal_jax.policies.measured import measure
 from regal_jax.policies.spectral import _lanczos_loops
 from regal_jax.runtime.ahead import Task
 
-__all__ = ["measures", "network", "simulator", "simulator_with_peaks", "tasks"]
+__all__ = ["measures", "network", "numbers", "simulator", "simulator_with_peaks", "tasks"]
 
 _BLOCKING: Final = True
 """Variant of the simulator: transfers are events."""
 
 
-def tasks(*, peaks: bool) -> list[Task]:
-    """What a guided search on equal devices needs, with blocking transfers.
+def tasks(*, peaks: bool, guided: bool) -> list[Task]:
+    """What a search on equal devices needs, with blocking transfers.
 
     Args:
-      peaks: Whether the simulator computes peaks of memory.
+      peaks: Whether the objective is peak memory, for which the search on the host numbers the ops, and the
+        simulator computes peaks.
+      guided: Whether a policy guides it.
     """
-    loops = (_longest, _standing, _lanczos_loops)
+    found = [Task(f"{__name__}:numbers", (_longest,))] if peaks and not guided else []
+    if guided:
+        loops = (_longest, _standing, _lanczos_loops)
+        found = [Task(f"{__name__}:measures", loops), Task(f"{__name__}:network", (), here=True)]
     made = simulator_with_peaks if peaks else simulator
-    return [
-        Task(f"{__name__}:measures", loops),
-        Task(f"{__name__}:network", (), here=True),
-        Task(f"{__name__}:{made.__name__}", (), others=(("simulate", _BLOCKING, peaks),)),
-    ]
+    return [*found, Task(f"{__name__}:{made.__name__}", (), others=(("simulate", _BLOCKING, peaks),))]
+
+
+def numbers() -> None:
+    """Runs the loops of the numbers of ops."""
+    neutral_numbers(*tiny())
 
 
 def measures() -> None:

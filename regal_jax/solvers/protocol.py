@@ -239,9 +239,11 @@ class Agenda:
         first = self.stages[0] if self.stages else None
         if not isinstance(first, HostStage):
             return []
-        guided = any(stage.guide is not None for stage in self.device_stages)
-        peaks = objective is Objective.PEAK_MEMORY
-        return [*first.solver.ahead(), *(ahead.tasks(peaks=peaks) if guided else ())]
+        tasks = list(first.solver.ahead())
+        if self.device_stages:
+            guided = any(stage.guide is not None for stage in self.device_stages)
+            tasks += ahead.tasks(peaks=objective is Objective.PEAK_MEMORY, guided=guided)
+        return tasks
 
     @property
     def device_stages(self) -> tuple[DeviceStage, ...]:
