@@ -75,8 +75,8 @@ def optimize(
       policy: `Brkga.policy` or `Auto.policy` of a method that is named: ``"regal-primed"`` (also
         ``"default"``) or ``"regal-faithful"``, the papers' policy, for weights of the package; a file of
         weights, or a `Policy`; ``"none"`` for uniform draws. With ``None``, ``"auto"`` uses the weights of
-        the package on one device and where there is no search on the host, if there are any for the
-        objective; ``"brkga"`` uses none. ``"default"`` without such weights gives a warning. There is also a
+        the package only where there is no search on the host, if there are any for the problem, and
+        ``"brkga"`` uses none. ``"default"`` without such weights gives a warning. There is also a
         warning if the search on the host took all of the budget, so that the policy was not used.
       warm_start: ``True``: start from the heuristics' plans, and never do worse. A `Plan`, the name of a
         plan's file, or a list of these: also start from these plans, and never do worse. They may be for

@@ -147,7 +147,7 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|FILE",
         help="guide of the search: regal-primed (also called default) or regal-faithful "
         "for weights of the package, a file of weights, or none "
-        "(default: regal-primed for --method auto, if it has weights for the problem, else none)",
+        "(default none; for --method auto without compiled loops regal-primed, if it fits the problem)",
     )
     _starts(parser)
     parser.add_argument(

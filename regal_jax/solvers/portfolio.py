@@ -111,14 +111,14 @@ class Auto(Solver):
     For the makespan on several devices the search on the host is `ListSearch`, which also searches the
     contracted graph if that is much smaller. It has the whole budget, unless BRKGA is asked for by a policy
     or settings of its own. For peak memory the search on the host is `PeakSearch`, or `OrderSearch` on one
-    device, for as long as it improves; then BRKGA takes over, on several devices without a policy unless one
-    is named. Where there is no search on the host (the makespan on one device, or no compiled loops), BRKGA
-    gets four fifths of the budget, and annealing from its best plan the rest.
+    device, for as long as it improves; then BRKGA takes over. Where there is no search on the host (the
+    makespan on one device, or no compiled loops), BRKGA gets four fifths of the budget, and annealing from
+    its best plan the rest.
 
     Attributes:
       brkga: Settings of BRKGA.
-      policy: What guides BRKGA, as in `Brkga`. With ``None``, the shipped weights do on one device and where
-        there is no search on the host, if there are any.
+      policy: What guides BRKGA, as in `Brkga`. With ``None``, nothing does after a search on the host, else
+        the shipped weights, if there are any.
     """
 
     name: ClassVar[str] = "auto"
@@ -149,10 +149,9 @@ class Auto(Solver):
             return Agenda((DeviceStage(parts, guide),))
         searches = [solver for solver in _HOST_SEARCHES if solver.suits(objective, num_devices)]
         host = HostStage(searches[0], contracts=makespan)
-        asked = (guide is not None and self.policy is not None) or self.brkga != BrkgaConfig()
-        if makespan and not asked:
-            return Agenda((host,))
-        if num_devices > 1 and self.policy is None:
-            # After peak search a policy gains less than its inputs cost.
+        if self.policy is None:
+            # After a search on the host, the shipped weights gain less than their inputs cost.
             guide = None
+        if makespan and guide is None and self.brkga == BrkgaConfig():
+            return Agenda((host,))
         return Agenda((host, DeviceStage((Part(1.0, self.brkga),), guide)))
