@@ -66,7 +66,8 @@ class Sizes(NamedTuple):
       ops: ``N``, rounded up to rows.
       tensors: ``T``, rounded up to rows.
       copies: ``T * D``, rounded up to rows.
-      pairs: Number of numbers that are kept for each op: of pairs of different devices, or of devices.
+      pairs: Length of `Block.late` for each op: number of pairs of different devices with blocking transfers,
+        else number of devices; 0 where no start depends on it.
       blocking: Whether transfers are blocking.
       positions: Whether to record the slots of transfers.
     """
