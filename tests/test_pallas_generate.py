@@ -108,6 +108,8 @@ def test_the_replay_agrees_and_company_changes_nothing():
     placement, result = jax.jit(named)(problem, given)
     fused = interpreted(problem, given, "time")
     np.testing.assert_array_equal(fused[0], placement)
+    for field in fused[1]._fields:
+        np.testing.assert_array_equal(getattr(fused[1], field), getattr(result, field))
     for b, (graph, cluster) in enumerate(zip(graphs, clusters, strict=True)):
         check_replay(graph, cluster, fused[0], result, b)
     alone = make_problem(graphs[:1], clusters[:1], Bucket.exact(graphs[0]))

@@ -78,8 +78,8 @@ def generate_schedules(
       preferences: ``[B, P, ...]``, from `regal_jax.encoding.preferences` with the same objective.
       objective: What decides; for the makespan the capacities count first.
       implementation: A name in `GENERATORS`, which then runs or raises; ``None`` chooses by platform:
-        ``host`` on CPUs where Numba is installed (extra ``cpu``), else ``xla``. ``pallas`` is for NVIDIA
-        GPUs of compute capability 9.0 or more.
+        ``host`` on CPUs where Numba is installed (extra ``cpu``), else ``xla``. ``pallas``, for NVIDIA
+        GPUs of compute capability 9.0 or more, is never chosen.
       memory: Whether to compute the peaks.
       positions: Whether to return the order of events.
 

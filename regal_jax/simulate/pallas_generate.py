@@ -213,22 +213,19 @@ def _rides(
     block: Block, now: Now, op: jax.Array, tensor: jax.Array, home: jax.Array, made: jax.Array, k: Any
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Time of a transfer, last meeting of its devices, and whether it is inserted there."""
-    cost = block.over(tensor, home, k)
-    # `k` may be a number in a register.
-    meet = now.meet[k] if isinstance(k, int) else tuple(any_of(each, k) for each in now.meet)
-    meeting = any_of(meet, home)
+    cost, meeting = block.over(tensor, home, k), any_of(_row_of(now.meet, k), home)
     rides = (cost == 0) & (made < meeting)
+    if block.sizes.goal == "peak":
+        return cost, meeting, rides & False
     if now.held is not None:
-        if block.sizes.goal == "peak":
-            return cost, meeting, rides & False
-        since = now.held.since[k] if isinstance(k, int) else _row_of(now.held.since, k)
-        rides &= fits(block, any_of(since, home), block.lacks[k * block.sizes.ops + op], k)
+        since = any_of(_row_of(now.held.since, k), home)
+        rides &= fits(block, since, block.lacks[k * block.sizes.ops + op], k)
     return cost, meeting, rides
 
 
-def _row_of(rows: tuple[Clocks, ...], k: jax.Array) -> Clocks:
-    """``rows[k]``, all in registers."""
-    return tuple(any_of(column, k) for column in zip(*rows, strict=True))
+def _row_of(rows: tuple[Clocks, ...], k: Any) -> Clocks:
+    """``rows[k]``; ``k`` may be in a register."""
+    return rows[k] if isinstance(k, int) else tuple(any_of(column, k) for column in zip(*rows, strict=True))
 
 
 def _consider(block: Block, op: jax.Array, now: Now, begin: _Moves) -> _Moves:
@@ -274,22 +271,23 @@ def _has_copy(block: Block, op: jax.Array, tensor: jax.Array, home: jax.Array, k
         found = code_of(block.over(inside, home, k), slot_of(spot))
         return jnp.where(lacks, jnp.maximum(code, found), code)
 
+    code = code_of(block.over(tensor, home, k), slot_of(block.spot_of_maker(tensor)))
+    pair = block.pair(home, k)
+
     def visit(i: jax.Array, _: None) -> None:
         reader = inputs.successor[i]
+
+        def again() -> None:
+            each = inputs.reads[reader], inputs.reads[reader + 1]
+            found = jax.lax.fori_loop(*each, latest, jnp.float32(NONE))
+            put(block.late, block.lane, pair + reader, found)
 
         def update() -> None:
             if sizes.memory:
                 add_copy(block, reader, tensor, k)
             if codes:
-                at = block.pair(home, k) + reader
-                code = code_of(block.over(tensor, home, k), slot_of(block.spot_of_maker(tensor)))
-
-                def again() -> None:
-                    each = inputs.reads[reader], inputs.reads[reader + 1]
-                    put(block.late, block.lane, at, jax.lax.fori_loop(*each, latest, jnp.float32(NONE)))
-
                 # Other inputs decide unless this one was the latest.
-                when(block.late[at] == code, again)
+                when(block.late[pair + reader] == code, again)
 
         when((reader != op) & (block.waiting[reader] >= 0), update)
 
