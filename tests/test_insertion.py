@@ -12,9 +12,12 @@ from strategies import instances
 
 from regal_jax import Cluster, GraphBuilder
 from regal_jax.errors import PlanError
-from regal_jax.graph import ComputationGraph
+from regal_jax.graph import ComputationGraph, TransferModel, transfer_times
+from regal_jax.heuristics import InsertionPolicy
 from regal_jax.heuristics.insertion import Insertion, Schedule
-from regal_jax.heuristics.insertion_kernel import DRAWS
+from regal_jax.heuristics.insertion_features import MOVE_FEATURES, PLACE_FEATURES
+from regal_jax.heuristics.insertion_kernel import DRAWS, MOST_CANDIDATES, SEEN
+from regal_jax.heuristics.insertion_policy import default_insertion_policy
 from regal_jax.heuristics.list_scheduling import TIME_RULES, kernel_arguments, list_schedule
 from regal_jax.heuristics.schedule_peaks import make_room
 from regal_jax.plan import replay
@@ -34,15 +37,34 @@ class Given:
         return np.broadcast_to(self._row, shape)
 
 
+@st.composite
+def policies(draw: st.DrawFn) -> InsertionPolicy:
+    """The one of the package, none, or one with random weights."""
+    if draw(st.booleans()):
+        return draw(
+            st.sampled_from([InsertionPolicy(), InsertionPolicy(candidates=1), default_insertion_policy()])
+        )
+    random = np.random.default_rng(draw(seeds))
+    move, place = random.normal(size=len(MOVE_FEATURES) + 1), random.normal(size=len(PLACE_FEATURES) + 1)
+    return InsertionPolicy(tuple(move), tuple(place), draw(st.integers(1, MOST_CANDIDATES)))
+
+
 def with_memory(cluster: Cluster, memory: list[float]) -> Cluster:
     return Cluster(memory, cluster.transfer, latency=cluster.latency, bandwidth=cluster.bandwidth)
 
 
 def begin(
-    graph: ComputationGraph, cluster: Cluster, schedule: tuple[np.ndarray, np.ndarray], random: Any
+    graph: ComputationGraph,
+    cluster: Cluster,
+    schedule: tuple[np.ndarray, np.ndarray],
+    random: Any,
+    policy: InsertionPolicy | None = None,
+    *,
+    describe: bool = False,
 ) -> Insertion:
     layout, state = kernel_arguments(graph, cluster)
-    insertion = Insertion(graph, *map(for_loops, (layout, make_room(layout, state))), random)
+    space = map(for_loops, (layout, make_room(layout, state)))
+    insertion = Insertion(graph, *space, random, policy, describe=describe)
     insertion.begin(Schedule(*schedule, replay(graph, cluster, *schedule).makespan))
     return insertion
 
@@ -59,13 +81,13 @@ def scheduled(
 
 
 @settings(max_examples=100)
-@given(instance=instances(max_ops=20), seed=seeds, limited=st.booleans())
+@given(instance=instances(max_ops=20), seed=seeds, limited=st.booleans(), policy=policies())
 def test_schedules_are_those_of_the_replay_and_never_longer(
-    instance: tuple[ComputationGraph, Cluster], seed: int, limited: bool
+    instance: tuple[ComputationGraph, Cluster], seed: int, limited: bool, policy: InsertionPolicy
 ) -> None:
     graph, rng = instance[0], np.random.default_rng(seed)
     cluster, schedule = scheduled(*instance, rng, limited=limited)
-    insertion = begin(graph, cluster, schedule, rng)
+    insertion = begin(graph, cluster, schedule, rng, policy)
     before = insertion.makespan
     for _ in range(20):
         used, made = insertion.run(1, 1, -math.inf)
@@ -83,12 +105,20 @@ def test_schedules_are_those_of_the_replay_and_never_longer(
 
 
 @settings(max_examples=60)
-@given(instance=instances(max_ops=25), seed=seeds, limited=st.booleans(), moves=st.integers(2, 200))
+@given(
+    instance=instances(max_ops=25),
+    seed=seeds,
+    limited=st.booleans(),
+    moves=st.integers(2, 200),
+    policy=policies(),
+)
 def test_what_is_known_of_the_schedule_before_changes_nothing(
-    instance: tuple[ComputationGraph, Cluster], seed: int, limited: bool, moves: int
+    instance: tuple[ComputationGraph, Cluster], seed: int, limited: bool, moves: int, policy: InsertionPolicy
 ) -> None:
     cluster, schedule = scheduled(*instance, np.random.default_rng(seed), limited=limited)
-    once, one_by_one = (begin(instance[0], cluster, schedule, np.random.default_rng(seed)) for _ in range(2))
+    once, one_by_one = (
+        begin(instance[0], cluster, schedule, np.random.default_rng(seed), policy) for _ in range(2)
+    )
     used, found = once.run(moves, 10**9, -math.inf)
     numbers = [one_by_one.run(1, 1, -math.inf)[0] for _ in range(moves)]
     assert used == sum(numbers)
@@ -96,7 +126,7 @@ def test_what_is_known_of_the_schedule_before_changes_nothing(
     assert not found or found[-1][1] == once.makespan
     count = int(once._now.counts[0])
     assert count == one_by_one._now.counts[0]
-    for name in ("home", "place", "sender", "receiver", "takes"):
+    for name in ("home", "place", "sender", "receiver", "takes", "uses", "tries", "since"):
         np.testing.assert_array_equal(getattr(once._now, name), getattr(one_by_one._now, name))
     np.testing.assert_array_equal(once._now.event[:count], one_by_one._now.event[:count])
 
@@ -181,3 +211,111 @@ def test_other_devices_may_be_forbidden() -> None:
     best = insertion.best
     assert best is not None
     assert best.placement.tolist() == [0, 0]
+
+
+def scaled(number: float) -> float:
+    return math.copysign(math.log1p(abs(number)), number)
+
+
+def transfers_of(graph: ComputationGraph, placement: np.ndarray) -> set[tuple[int, int, int]]:
+    """Tensor, sender and receiver of every transfer."""
+    readers = zip(graph.edge_tensor, placement[graph.edge_op], strict=True)
+    source = placement[graph.tensor_op]
+    return {(int(t), int(source[t]), int(k)) for t, k in readers if source[t] != k}
+
+
+def clocks_around(now: Any, graph: ComputationGraph, d: int) -> tuple[np.ndarray, np.ndarray]:
+    """``[M + 1, D]`` each: the clocks before each event, and the time that is left from there, blocking."""
+    n, count = graph.num_ops, int(now.counts[0])
+    events = [int(event) for event in now.event[:count]]
+    held = [{int(now.sender[e]), int(now.receiver[e])} for e in events]
+    clock, rest = np.zeros((count + 1, d)), np.zeros((count + 1, d))
+    finish, after = np.zeros(n), np.zeros(n)
+    before, controls = graph.control_predecessors
+    waits = [controls[before[o] : before[o + 1]] for o in range(n)]
+    for i, (event, both) in enumerate(zip(events, held, strict=True)):
+        clock[i + 1] = clock[i]
+        start = max(clock[i, k] for k in both)
+        if event < n:
+            start = max([start, *finish[waits[event]]])
+            finish[event] = start + now.takes[event]
+        clock[i + 1, list(both)] = start + now.takes[event]
+    for i in range(count - 1, -1, -1):
+        event, both = events[i], held[i]
+        left = max(rest[i + 1, k] for k in both)
+        if event < n:
+            left = max(left, after[event])
+        left += now.takes[event]
+        if event < n:
+            after[waits[event]] = np.maximum(after[waits[event]], left)
+        rest[i] = rest[i + 1]
+        rest[i, list(both)] = left
+    return clock, rest
+
+
+@settings(max_examples=60)
+@given(instance=instances(max_ops=12), seed=seeds)
+def test_features_are_those_of_the_schedule(instance: tuple[ComputationGraph, Cluster], seed: int) -> None:
+    graph, rng = instance[0], np.random.default_rng(seed)
+    cluster, schedule = scheduled(*instance, rng, limited=False)
+    n, d = graph.num_ops, cluster.num_devices
+    blocking = cluster.transfer is TransferModel.BLOCKING
+    insertion = begin(graph, cluster, schedule, rng, InsertionPolicy(candidates=1), describe=True)
+    for _ in range(10):
+        before = Schedule(*schedule, insertion.makespan)
+        known = type(insertion._now)(*map(np.array, insertion._now))
+        insertion.run(1, 1, -math.inf)
+        row = insertion.described[-1][0]
+        assert row.shape == (SEEN + 2,)
+        assert row[-1] == before.makespan - insertion.makespan
+        changed = np.array(insertion._now.tries) != known.tries
+        changed |= np.array(insertion._now.since) != known.since
+        code = int(np.flatnonzero(changed)[0])
+        event = code // 2
+        now = int(known.place[event])
+        clock, rest = clocks_around(known, graph, d)
+        slack = np.maximum(0, before.makespan - clock - rest)
+        unit = before.makespan * d / len(before.events) if before.makespan else 1.0
+        if row[0]:
+            assert code % 2 == 0
+            features = dict(zip(MOVE_FEATURES, row[1:], strict=False))
+            leader = graph.colocation_leader
+            assert features["group"] == (leader == leader[event]).sum()
+            assert features["inputs"] == pytest.approx(math.log1p((graph.edge_op == event).sum()))
+            if d == 2:
+                placement = before.placement.copy()
+                here = placement[event]
+                placement[event] = 1 - here
+                old, new = transfers_of(graph, before.placement), transfers_of(graph, placement)
+                assert features["saved_count"] == len(old - new)
+                assert features["added_count"] == len(new - old)
+                cost = transfer_times(graph, cluster)
+                if cost.shape[1] == 1:
+                    saved, added = (sum(cost[t, 0] for t, _, _ in one) for one in (old - new, new - old))
+                    assert features["transfers_change"] == pytest.approx(
+                        scaled((added - saved) / unit), abs=1e-9
+                    )
+                if blocking:
+                    assert features["slack"] == pytest.approx(scaled(slack[now, here] / unit), abs=1e-9)
+                    assert features["slack_there"] == pytest.approx(
+                        scaled(slack[now, 1 - here] / unit), abs=1e-9
+                    )
+        else:
+            features = dict(zip(PLACE_FEATURES, row[1:], strict=False))
+            assert features["transfer"] == (event >= n)
+            others = before.events[before.events != event]
+            if blocking:
+                least = min(slack[now, known.sender[event]], slack[now, known.receiver[event]])
+                assert features["least_slack"] == pytest.approx(scaled(least / unit), abs=1e-9)
+            valid = []
+            for place in range(len(others) + 1):
+                with contextlib.suppress(PlanError):
+                    replay(graph, cluster, before.placement, np.insert(others, place, event))
+                    valid.append(place)
+            assert features["before"] == pytest.approx(math.log1p(now - valid[0]))
+            assert features["behind"] == pytest.approx(math.log1p(valid[-1] - now))
+            assert features["fixed"] == (len(valid) == 1)
+        assert features["tries"] >= 0
+        best = insertion.best
+        assert best is not None
+        schedule = (best.placement, best.events)

@@ -55,7 +55,6 @@ refinements = st.builds(
     ListSearchConfig,
     insert_after=st.integers(0, 30),
     turn=st.integers(1, 20),
-    first_gain=st.sampled_from([0.0, 0.1, 1.0]),
     least_gain=st.sampled_from([0.0, 0.1]),
     class_share=st.sampled_from([0.0, 1.0]),
 )
@@ -417,8 +416,8 @@ def test_insertion_moves() -> None:
 
 
 @pytest.mark.parametrize("gain", [0.0, 1.0])
-def test_a_first_turn_tells_whether_insertion_moves_go_on(gain: float) -> None:
-    config = ListSearchConfig(insert_after=50, turn=20, first_gain=gain, least_gain=0.0)
+def test_a_turn_tells_whether_insertion_moves_go_on(gain: float) -> None:
+    config = ListSearchConfig(insert_after=50, turn=20, least_gain=gain)
     cluster = Cluster.uniform(4, transfer=COSTLY)
     search = ListSearchRun(generate("erdos-renyi", 60, 0), cluster, 0, config)
     made = []
@@ -426,11 +425,10 @@ def test_a_first_turn_tells_whether_insertion_moves_go_on(gain: float) -> None:
         before = search._insertions
         search.run(evaluations)
         made.append(search._insertions - before)
-    # A move of several insertions may end after its turn. After a turn that gains less, 100 schedules follow.
+    # A move of several insertions may end after its turn. After turns that gain less, schedules follow.
     assert made[0] == 0
-    assert made[1] >= 20
     assert (made[1] == 40) == (gain == 0.0)
-    assert (made[2] == 0) == (gain == 1.0)
+    assert made[1] >= 20
     assert made[3] > 0
 
 
@@ -456,7 +454,6 @@ def test_the_time_of_transfers_of_inputs() -> None:
         ("transfer_share", math.inf),
         ("insert_after", -1),
         ("turn", 0),
-        ("first_gain", math.nan),
         ("least_gain", 1.01),
         ("class_share", -0.1),
     ],

@@ -18,10 +18,11 @@ from regal_jax.storage.documents import parse_toml, read_toml
 if TYPE_CHECKING:
     from regal_jax.learning import TrainConfig, TrainResult
     from regal_jax.learning.gflownet import GflownetTrainConfig, GflownetTrainResult
+    from regal_jax.learning.insertion import InsertionTrainConfig, InsertionTrainResult
     from regal_jax.learning.ordering import OrderTrainConfig, OrderTrainResult
 
-    Config = TrainConfig | OrderTrainConfig | GflownetTrainConfig
-    Result = TrainResult | OrderTrainResult | GflownetTrainResult
+    Config = TrainConfig | OrderTrainConfig | GflownetTrainConfig | InsertionTrainConfig
+    Result = TrainResult | OrderTrainResult | GflownetTrainResult | InsertionTrainResult
 
 __all__ = ["add_train"]
 
@@ -37,7 +38,8 @@ The settings are described in docs/training.md. Paths in the file are relative t
 given with --set to the working directory.
 
 A run that was killed, or stopped with Ctrl-C, resumes when the same command is run again, and ends with the
-same weights as an uninterrupted run. The best weights so far are in DIR/policy.safetensors at any time.
+same weights as an uninterrupted run. The best weights so far are in DIR/policy.safetensors at any time, those
+of an insertion policy in DIR/policy.toml.
 
 With --distributed, start the command on every host, or once for every process: docs/distributed.md.
 
@@ -47,7 +49,8 @@ examples:
   regal-jax train run.toml --out runs/second --set optimizer.steps=50 --set policy.rounds=2
   regal-jax train orders.toml --out runs/third         with system = "topoformer" in the file
   regal-jax train schedules.toml --out runs/fourth     with system = "gflownet" in the file
-  srun regal-jax train run.toml --out runs/fifth --distributed
+  regal-jax train moves.toml --out runs/fifth          with system = "insertion" in the file
+  srun regal-jax train run.toml --out runs/sixth --distributed
 """
 
 
@@ -55,9 +58,10 @@ def add_train(subparsers: Subparsers) -> None:
     """Adds the command to the parser."""
     train = subparsers.add_parser(
         "train",
-        help="train a policy on a set of graphs, Topoformer, or a GFlowNet",
+        help="train a policy on a set of graphs, Topoformer, a GFlowNet, or an insertion policy",
         description="Train a policy that guides the search, by REINFORCE through the search itself; "
-        "Topoformer, which orders the ops of one device; or a GFlowNet, which samples schedules.",
+        "Topoformer, which orders the ops of one device; a GFlowNet, which samples schedules; or a policy "
+        "that chooses the insertion moves of list search.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -160,12 +164,17 @@ def _result(args: argparse.Namespace) -> "Result":
     _join(args)
     from regal_jax.learning import TrainConfig, train, training_shares
     from regal_jax.learning.gflownet import GflownetTrainConfig, train_gflownet
+    from regal_jax.learning.insertion import InsertionTrainConfig, train_insertion
     from regal_jax.learning.ordering import train_orders
 
     config = _config(pathlib.Path(args.config), args.settings)
     progress = not args.quiet and sys.stderr.isatty()
     if isinstance(config, GflownetTrainConfig):
         return train_gflownet(config, args.out, progress=progress, tensorboard=args.tensorboard)
+    if isinstance(config, InsertionTrainConfig):
+        if args.distributed or args.tensorboard:
+            raise ConfigError("--distributed, --tensorboard: not for insertion policies; leave them out")
+        return train_insertion(config, args.out, progress=progress)
     if not isinstance(config, TrainConfig):
         return train_orders(config, args.out, progress=progress, tensorboard=args.tensorboard)
     graphs, held_out = training_shares(config)
@@ -197,12 +206,13 @@ def _config(path: pathlib.Path, changes: Sequence[str]) -> "Config":
 
 def _kind(path: pathlib.Path, system: Any) -> "type[Config]":
     """The class of settings for a system."""
-    from regal_jax.learning import TrainConfig, gflownet, ordering
+    from regal_jax.learning import TrainConfig, gflownet, insertion, ordering
 
     kinds = {
         _REGAL: TrainConfig,
         ordering.SYSTEM: ordering.OrderTrainConfig,
         gflownet.SYSTEM: gflownet.GflownetTrainConfig,
+        insertion.SYSTEM: insertion.InsertionTrainConfig,
     }
     if not isinstance(system, str) or system not in kinds:
         raise ConfigError(f"{path}: system is {shown(system)}; use one of {', '.join(kinds)}")
@@ -227,18 +237,21 @@ def _set(document: dict[str, Any], change: str) -> None:
 
 def _summary(result: "Result", out: str) -> Sequence[str]:
     from regal_jax.learning import TrainResult
+    from regal_jax.learning.insertion import InsertionTrainResult
     from regal_jax.learning.ordering import OrderTrainResult
 
     best: Mapping[str, float] = result.best._asdict()
-    other = "list scheduling"
+    other, steps, weights = "list scheduling", "steps", "policy.safetensors"
     if isinstance(result, TrainResult):
         other = "the search without a policy"
     elif isinstance(result, OrderTrainResult):
         other = "least peak memory first"
+    elif isinstance(result, InsertionTrainResult):
+        other, steps, weights = "list search without weights", "rounds", "policy.toml"
     return [
-        f"{result.steps} steps; best after step {result.best_step}",
+        f"{result.steps} {steps}; best after {steps[:-1]} {result.best_step}",
         f"  on the validation graphs {100 * best['improvement']:+.2f} % over {other} "
         f"(from {100 * best['worst']:+.1f} to {100 * best['best']:+.1f} %)",
         f"  {100 * best['matched']:.0f} % of them matched or better",
-        f"saved to {pathlib.Path(out) / 'policy.safetensors'}",
+        f"saved to {pathlib.Path(out) / weights}",
     ]

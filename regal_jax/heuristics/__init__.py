@@ -3,6 +3,11 @@
 from typing import TYPE_CHECKING
 
 from regal_jax.heuristics.host_search import HostSearch
+from regal_jax.heuristics.insertion_policy import (
+    InsertionPolicy,
+    load_insertion_policy,
+    save_insertion_policy,
+)
 from regal_jax.heuristics.list_race import ListSearchRace
 from regal_jax.heuristics.list_search import ListSearchConfig, ListSearchRun
 from regal_jax.heuristics.order_costs import least_random_order, order_peak
@@ -30,6 +35,7 @@ __all__ = [
     "Found",
     "Heuristic",
     "HostSearch",
+    "InsertionPolicy",
     "ListSearchConfig",
     "ListSearchRace",
     "ListSearchRun",
@@ -44,8 +50,10 @@ __all__ = [
     "depth_first_dp",
     "heuristic_plans",
     "least_random_order",
+    "load_insertion_policy",
     "order_peak",
     "run_heuristic",
+    "save_insertion_policy",
 ]
 
 # Their loops are parts of other loops, for which Numba is loaded at import.

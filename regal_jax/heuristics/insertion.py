@@ -7,6 +7,7 @@ import numpy as np
 
 from regal_jax.graph import ComputationGraph
 from regal_jax.graph.topology import rows
+from regal_jax.heuristics.insertion_policy import InsertionPolicy
 from regal_jax.heuristics.schedule_peaks import make_listed, peaks
 from regal_jax.runtime.compiling import compile_for, for_loops, loops
 from regal_jax.runtime.pointers import address_of
@@ -41,6 +42,8 @@ class Insertion:
       layout: The graph, as list scheduling takes it.
       room: Space for peaks, which others may use between two calls.
       random: The source of random numbers.
+      policy: What chooses the moves; ``None`` for the choice without weights.
+      describe: Whether to keep what describes each move, and what it did, in `described`.
     """
 
     def __init__(
@@ -49,14 +52,24 @@ class Insertion:
         layout: Any,
         room: Any,
         random: np.random.Generator,
+        policy: InsertionPolicy | None = None,
+        *,
+        describe: bool = False,
     ) -> None:
         # Its import may load Numba, which takes longer than most heuristics.
-        from regal_jax.heuristics.insertion_kernel import make_work
+        from regal_jax.heuristics.insertion_kernel import Scorer, make_work
 
         self._layout, self._room = layout, room
         self._limited = bool(np.isfinite(layout.memory).any())
         self._listed = for_loops(make_listed(layout))
         self._edges, self._work = for_loops(_edges(graph)), for_loops(make_work(layout))
+        policy = policy or InsertionPolicy()
+        weights = [np.array(each, np.float64) for each in (policy.move, policy.place)]
+        self._scorer = for_loops(Scorer(weights[0], weights[1], policy.candidates))
+        self._describe, self.described = describe, list[np.ndarray]()
+        """Of each call of `run`, ``[moves, SEEN + 2]``: what describes each move (see `insert` in
+        `regal_jax.heuristics.insertion_kernel`), the number of its insertions, and the time by which it made
+        the schedule shorter."""
         self._random, self._rows = random, np.zeros((0, 1))
         self._now: Any = None
         self._best: Schedule | None = None
@@ -89,7 +102,7 @@ class Insertion:
           The number of insertions, and for each move that made the schedule shorter the number of its first
           one and the makespan after it.
         """
-        from regal_jax.heuristics.insertion_kernel import DRAWS, insert
+        from regal_jax.heuristics.insertion_kernel import DRAWS, SEEN, insert
 
         if not len(self._rows):
             self._rows = self._random.random((_AT_ONCE, DRAWS))
@@ -98,13 +111,19 @@ class Insertion:
         weighs: Any = 0
         if self._limited:
             weighs = address_of(peaks, 2, self._layout, self._listed, self._room)
-        given = for_loops(drawn.ravel()), made, self._limited, enough, goal
+        seen = for_loops(np.zeros(SEEN * len(drawn) if self._describe else 0))
+        given = for_loops(drawn.ravel()), made, seen, self._limited, enough, goal
         done = loops(insert)(weighs, *self._space, *given)
         self._rows = self._rows[done:]
         if self._best is None or self.makespan <= self._best.makespan:
             placement, events = np.array(self._now.home), np.array(self._now.event)[: self._now.counts[0]]
             self._best = Schedule(placement, events, self.makespan)
         each = np.reshape(made[: 2 * done], (done, 2))
+        if self._describe:
+            begun = np.append(each[:, 0], 1 + self._now.counts[1])
+            gained = -np.diff(each[:, 1], prepend=before)
+            told = np.reshape(seen, (-1, SEEN))[:done]
+            self.described.append(np.column_stack([told, np.diff(begun), gained]))
         shorter = each[np.diff(each[:, 1], prepend=before) < 0]
         return int(self._now.counts[1]), [(int(number), float(makespan)) for number, makespan in shorter]
 
@@ -113,12 +132,13 @@ class Insertion:
         from regal_jax.heuristics.insertion_kernel import insert
 
         self.begin(Schedule(np.zeros(len(self._layout.leader), np.int64), np.zeros(0, np.int64), math.inf))
-        given = for_loops(np.zeros(1)), for_loops(np.zeros(2)), self._limited, 1, -math.inf
+        blank = for_loops(np.zeros(1)), for_loops(np.zeros(2)), for_loops(np.zeros(0))
+        given = *blank, self._limited, 1, -math.inf
         compile_for(insert, 0, *self._space, *given)
 
     @property
     def _space(self) -> tuple[Any, ...]:
-        return self._layout, self._listed, self._room, self._edges, self._now, self._work
+        return self._layout, self._listed, self._room, self._edges, self._now, self._work, self._scorer
 
 
 def _edges(graph: ComputationGraph) -> Any:

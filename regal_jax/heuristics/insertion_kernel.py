@@ -2,10 +2,11 @@
 
 A move takes some events out of the order of events, and puts each back where the longest path through it is
 shortest. One pass forwards, for the clocks before every event, and one backwards, for the time that is left
-after it, tell this for all places. Each pass begins where the schedule differs from the one before, and ends
-where the event can be.
+after it, tell this for all places. Each pass begins where the schedule differs from the current one, and ends
+where the event can be. The clocks of the current schedule also tell a policy which moves are promising.
 """
 
+import math
 from collections import namedtuple
 from typing import Any, Final
 
@@ -14,12 +15,25 @@ import numpy as np
 from regal_jax.runtime.compiling import only_borrows
 from regal_jax.runtime.pointers import caller
 
-__all__ = ["DRAWS", "Edges", "Events", "Work", "insert", "make_events", "make_work"]
+__all__ = [
+    "DRAWS",
+    "MOST_CANDIDATES",
+    "SEEN",
+    "Edges",
+    "Events",
+    "Scorer",
+    "Work",
+    "insert",
+    "make_events",
+    "make_work",
+]
 
-_CANDIDATES: Final = 8
-"""Draws of an op and a device; the one with most neighbours on the device moves there."""
-DRAWS: Final = _CANDIDATES + 4
+MOST_CANDIDATES: Final = 8
+"""Largest number of candidates of each kind of move."""
+DRAWS: Final = 2 * MOST_CANDIDATES + 4
 """Uniform numbers per move."""
+SEEN: Final = 16
+"""Numbers that describe a move: 1 if an op changes its device, else 0, and its features."""
 _MOVES: Final = 0.5
 """Share of moves in which an op changes its device; in the others one event changes its place alone."""
 _EQUAL: Final = 1e-9
@@ -38,7 +52,16 @@ Attributes:
   group_rows, group: ``[N + 1]``, ``[N]``, the ops of the colocation group of each leader.
 """
 
-Events = namedtuple("Events", "event home place sender receiver takes counts value")
+Scorer = namedtuple("Scorer", "move place candidates")
+"""How a move is chosen.
+
+Attributes:
+  move, place: The weights of `regal_jax.heuristics.insertion_policy.InsertionPolicy`, the constant last;
+    empty if there are none.
+  candidates: Number of candidates of each kind.
+"""
+
+Events = namedtuple("Events", "event home place sender receiver takes uses tries since counts value")
 """A schedule as its order of events.
 
 Attributes:
@@ -47,11 +70,16 @@ Attributes:
   place: ``[N + T * D]``, the place of each event in ``event``; -1 for none.
   sender, receiver: ``[N + T * D]``, the devices that each event holds, which are the same for an op.
   takes: ``[N + T * D]``, the time that each event takes.
+  uses: ``[T * D]``, how many ops on each device read each tensor.
+  tries, since: ``[2 * (N + T * D)]``, for each event how often it was tried on another device, and at another
+    place, at the makespan in ``since``.
   counts: ``[2]``, numbers of events, and of insertions in the last call.
   value: ``[1]``, makespan.
 """
 
-Work = namedtuple("Work", "event place clock rest finish after length taken member anchor moved todo")
+Work = namedtuple(
+    "Work", "event place clock rest finish after length taken member anchor moved todo clocks rests features"
+)
 """Space for a move.
 
 Attributes:
@@ -60,6 +88,8 @@ Attributes:
   rest: ``[(M + 1) * D]``, the time that each device still needs before each of the last events, the last one
     first; zeros come before it.
   finish: ``[N]``, the finish of each op.
+  clocks, rests: ``clock`` and ``rest`` of the current schedule.
+  features: ``[SEEN]``, those of a candidate.
   after: ``[N]``, the longest path after an op to those that wait for it on other devices.
   length: ``[M + 1]``, the longest path through an event at each place.
   taken: ``[N + T * D]``, 1 for events that a move takes out, 2 for those that it puts in.
@@ -78,6 +108,9 @@ def make_events(layout: Any, home: np.ndarray, events: np.ndarray, makespan: flo
     place[events] = np.arange(len(events))
     home, runtime = home.astype(np.int64), np.reshape(layout.runtime, (n, d))
     source = home[np.asarray(layout.producer, np.int64)]
+    uses = np.zeros((t, d), np.int64)
+    rows = np.asarray(layout.input_rows, np.int64)
+    np.add.at(uses, (np.asarray(layout.inputs, np.int64), home[np.repeat(np.arange(n), np.diff(rows))]), 1)
     cost, link = np.reshape(layout.cost, (t, layout.links)), np.reshape(layout.link, (d, d))
     takes = np.take_along_axis(cost, np.asarray(link, np.int64)[source], axis=1)
     return Events(
@@ -87,6 +120,9 @@ def make_events(layout: Any, home: np.ndarray, events: np.ndarray, makespan: flo
         sender=np.concatenate([home, np.repeat(source, d)]),
         receiver=np.concatenate([home, np.tile(np.arange(d), t)]),
         takes=np.concatenate([runtime[np.arange(n), home], takes.ravel()]),
+        uses=uses.ravel(),
+        tries=np.zeros(2 * (n + t * d), np.int64),
+        since=np.zeros(2 * (n + t * d)),
         counts=np.array([len(events), 0]),
         value=np.array([float(makespan)]),
     )
@@ -97,14 +133,15 @@ def make_work(layout: Any) -> Work:
     n, t, e, d = (len(rows) for rows in (layout.leader, layout.size, layout.inputs, layout.memory))
     sizes = {"event": n + e, "todo": n + e, "place": n + t * d, "taken": n + t * d}
     whole = {name: np.zeros(sizes.get(name, n), np.int64) for name in (*sizes, "member", "anchor", "moved")}
-    clocks = {name: np.zeros((n + e + 1) * d) for name in ("clock", "rest")}
-    return Work(finish=np.zeros(n), after=np.zeros(n), length=np.zeros(n + e + 1), **whole, **clocks)
+    clocks = {name: np.zeros((n + e + 1) * d) for name in ("clock", "rest", "clocks", "rests")}
+    real = {"finish": n, "after": n, "length": n + e + 1, "features": SEEN}
+    return Work(**{name: np.zeros(size) for name, size in real.items()}, **whole, **clocks)
 
 
 @only_borrows
 def insert(
-    peaks: Any, layout: Any, listed: Any, room: Any, edges: Any, now: Any, work: Any, uniform: Any, made: Any,
-    limited: bool, enough: int, goal: float,
+    peaks: Any, layout: Any, listed: Any, room: Any, edges: Any, now: Any, work: Any, scorer: Any,
+    uniform: Any, made: Any, seen: Any, limited: bool, enough: int, goal: float,
 ) -> int:  # fmt: skip
     """Hill climbing: moves events of the current schedule, and keeps the result if it is no longer.
 
@@ -120,8 +157,10 @@ def insert(
       edges: The rest of the graph.
       now: The current schedule, which fits the memory; replaced.
       work: Space for a move.
+      scorer: How a move is chosen.
       uniform: ``[S * DRAWS]`` from [0, 1), of ``S`` moves.
       made: ``[2 * S]``, set to the number of the first insertion of each move, and the makespan after it.
+      seen: ``[S * SEEN]``, set to what describes each move; empty if that is not asked for.
       limited: Whether memory is limited.
       enough: No move begins after so many insertions.
       goal: The loop ends at a schedule with at most this makespan.
@@ -136,8 +175,12 @@ def insert(
     )  # fmt: skip
     output_rows = layout.output_rows
     control_rows, controls, reader_rows, readers, group_rows, group = edges
-    event, home, place, sender, receiver, takes, counts, value = now
-    new, spot, clock, rest, finish, after, length, taken, member, anchor, moved, todo = work
+    event, home, place, sender, receiver, takes, uses, tries, since, counts, value = now
+    (
+        new, spot, clock, rest, finish, after, length, taken, member, anchor, moved, todo, clocks, rests,
+        features,
+    ) = work  # fmt: skip
+    to_move, to_place, candidates = scorer
     n, d = len(home), len(layout.memory)
     waits = len(controls) > 0 or not blocking
 
@@ -159,29 +202,6 @@ def insert(
             h = home[successors[j]]
             more += (h == k) - (h == here)
         return more
-
-    def draw_move(u):
-        """Draws an op and another device, that of most of its neighbours; ``o * d + k``, or -1."""
-        found, highest = -1, 0
-        for i in range(_CANDIDATES):
-            x = uniform[u + 4 + i] * n
-            o = int(x)
-            here = k = home[o]
-            # What is left of the number draws a neighbour.
-            before = input_rows[o + 1] - input_rows[o]
-            j = int((x - o) * (before + after_rows[o + 1] - after_rows[o]))
-            if j < before:
-                k = home[producer[inputs[input_rows[o] + j]]]
-            elif after_rows[o] + j - before < after_rows[o + 1]:
-                k = home[successors[after_rows[o] + j - before]]
-            if k == here:
-                k = int(uniform[u + 2] * (d - 1))
-                k += k >= here
-            if allowed[o * d + k]:
-                more = attraction(o, here, k)
-                if found < 0 or more > highest:
-                    found, highest = o * d + k, more
-        return found
 
     def take_group(op, k):
         """Marks what moves with ``op`` to device ``k``; returns how many ops and events to put in."""
@@ -256,8 +276,8 @@ def insert(
             spot[todo[i]], taken[todo[i]] = -1, 0
         return stay, first, counts[0] - 1 - last
 
-    def bounds_of(e, count, moves):
-        """The first and the last place of an event in the new schedule of ``count`` events."""
+    def bounds_of(e, spot, count, moves):
+        """The first and the last place of an event in a schedule of ``count`` events with places ``spot``."""
         low, high = 0, count
         if e >= n:
             t, k = (e - n) // d, (e - n) % d
@@ -285,10 +305,140 @@ def insert(
                     high = min(high, spot[n + t * d + h])
         return low, high
 
+    def scaled(x):
+        """The logarithm of a number that may be negative."""
+        return math.log1p(x) if x >= 0 else -math.log1p(-x)
+
+    def slack_of(e, k):
+        """How much later device ``k`` could be busy before the event without a longer schedule."""
+        i = place[e]
+        return max(0.0, value[0] - clocks[i * d + k] - rests[(counts[0] - i) * d + k])
+
+    def position_of(e):
+        """When the event may begin, as a share of the makespan."""
+        i = place[e] * d
+        return max(clocks[i + sender[e]], clocks[i + receiver[e]]) / value[0] if value[0] > 0 else 0.0
+
+    def tries_of(i):
+        """How often this move was tried since the schedule has become shorter."""
+        return math.log1p(tries[i]) if since[i] == value[0] else 0.0
+
+    def describe_move(o, k, mean):
+        """Sets the features of an op's move to device ``k``."""
+        h, gone, come, leave, enter = home[o], 0.0, 0.0, 0, 0
+        for j in range(input_rows[o], input_rows[o + 1]):
+            t = inputs[j]
+            u = home[producer[t]]
+            if u != h and uses[t * d + h] == 1:
+                gone, leave = gone + time_of(t, u, h), leave + 1
+            if u != k and uses[t * d + k] == 0:
+                come, enter = come + time_of(t, u, k), enter + 1
+        for t in range(output_rows[o], output_rows[o + 1]):
+            for v in range(d):
+                if uses[t * d + v] > 0:
+                    if v != h:
+                        gone, leave = gone + time_of(t, h, v), leave + 1
+                    if v != k:
+                        come, enter = come + time_of(t, k, v), enter + 1
+        features[0] = scaled(slack_of(o, h) / mean)
+        features[1] = scaled(slack_of(o, k) / mean)
+        features[2] = min(max(attraction(o, h, k), -5), 5)
+        features[3] = scaled(runtime[o * d + k] / mean)
+        features[4] = scaled(gone / mean)
+        features[5] = scaled(come / mean)
+        features[6] = scaled((come - gone) / mean)
+        features[7] = leave
+        features[8] = enter
+        features[9] = position_of(o)
+        features[10] = math.log1p(input_rows[o + 1] - input_rows[o])
+        features[11] = math.log1p(after_rows[o + 1] - after_rows[o])
+        features[12] = group_rows[leader[o] + 1] - group_rows[leader[o]]
+        features[13] = scaled(takes[o] / mean)
+        features[14] = tries_of(2 * o)
+
+    def describe_place(e, mean):
+        """Sets the features of an event that may get another place."""
+        h, k = sender[e], receiver[e]
+        low, high = bounds_of(e, place, counts[0], False)
+        before, behind = place[e] - low, high - 1 - place[e]
+        first, second, i = slack_of(e, h) / mean, slack_of(e, k) / mean, place[e] * d
+        features[0] = 1.0 if e >= n else 0.0
+        features[1] = scaled(takes[e] / mean)
+        features[2] = scaled(min(first, second))
+        features[3] = scaled(max(first, second))
+        features[4] = scaled(abs(clocks[i + h] - clocks[i + k]) / mean)
+        features[5] = position_of(e)
+        features[6] = math.log1p(before)
+        features[7] = math.log1p(behind)
+        features[8] = math.log1p(min(before, behind))
+        features[9] = 1.0 if before + behind == 0 else 0.0
+        features[10] = tries_of(2 * e + 1)
+
+    def score(weights):
+        """The logarithm of the odds that the move makes the schedule shorter."""
+        total = weights[len(weights) - 1]
+        for i in range(len(weights) - 1):
+            total += weights[i] * features[i]
+        return total
+
+    def draw_op(x, other):
+        """Draws an op and a device of one of its neighbours, or else a random one; ``o * d + k``, or -1."""
+        o = int(x * n)
+        here = k = home[o]
+        # What is left of the number draws a neighbour.
+        before = input_rows[o + 1] - input_rows[o]
+        j = int((x * n - o) * (before + after_rows[o + 1] - after_rows[o]))
+        if j < before:
+            k = home[producer[inputs[input_rows[o] + j]]]
+        elif after_rows[o] + j - before < after_rows[o + 1]:
+            k = home[successors[after_rows[o] + j - before]]
+        if k == here:
+            k = int(other * (d - 1))
+            k += k >= here
+        return o * d + k if allowed[o * d + k] else -1
+
+    def draw_move(u, mean, told):
+        """Draws some moves.
+
+        Returns:
+          The best of them by its score, or if there is no policy an event, or the op with most neighbours on
+          the other device: an op ``o`` that changes to device ``k`` is ``o * d + k``, an event ``e`` that
+          changes its place alone ``-2 - e``. If ``told``, the features are those of this move.
+        """
+        learned, found, highest = len(to_move) > 0, -1, -np.inf
+        ops = candidates if d > 1 and (learned or uniform[u] < _MOVES) else 0
+        total = ops + candidates if learned else ops
+        for i in range(total + 1):
+            c = found
+            if i < ops:
+                c = draw_op(uniform[u + 4 + i], uniform[u + 2])
+            elif i < total or found == -1:
+                x = uniform[u + 4 + MOST_CANDIDATES + i - ops] if i < total else uniform[u + 1]
+                c = -2 - event[int(x * counts[0])]
+            if c != -1 and (told or i < total):
+                if c >= 0:
+                    describe_move(c // d, c % d, mean)
+                else:
+                    describe_place(-2 - c, mean)
+            if i == total:
+                found = c
+            elif c != -1:
+                more = features[2] + 0.0
+                if learned:
+                    more = score(to_move if c >= 0 else to_place)
+                    # Each event that is put in is an evaluation.
+                    more -= math.log(features[12] + features[8]) if c >= 0 else 0.0
+                if found == -1 or more > highest:
+                    found, highest = c, more
+        return found
+
     def place_group(size, k):
         """Puts the ops of the group on device ``k``."""
         for i in range(size):
             o = moved[i]
+            for j in range(input_rows[o], input_rows[o + 1]):
+                uses[inputs[j] * d + home[o]] -= 1
+                uses[inputs[j] * d + k] += 1
             home[o] = sender[o] = receiver[o] = k
             takes[o] = runtime[o * d + k]
             for t in range(output_rows[o], output_rows[o + 1] if blocking else 0):
@@ -388,50 +538,83 @@ def insert(
             over += max(0.0, room.peak[k] - layout.memory[k])
         return over == 0
 
+    def know_all(alike, known, last, left):
+        """Completes what is known of the new schedule, which becomes the current one."""
+        count = counts[0]
+        go_forward(known, count)
+        for o in range(n if waits else 0):
+            after[o] = 0.0
+        go_back(count, 0 if waits else left, count)
+        for i in range(alike * d, (count + 1) * d):
+            clocks[i] = clock[i]
+        for i in range(0 if waits else last * d, (count + 1) * d):
+            rests[i] = rest[i]
+
+    def know_again(alike, reach, last, back):
+        """Restores what is known of the current schedule, after another one was tried."""
+        count = counts[0]
+        for i in range(alike * d, (min(reach, count) + 1) * d):
+            clock[i] = clocks[i]
+        for i in range(alike, min(reach, count)):
+            e = event[i]
+            if e < n:
+                finish[e] = clocks[(i + 1) * d + home[e]]
+        for i in range(0 if waits else last * d, (min(back, count) + 1) * d):
+            rest[i] = rests[i]
+
     for k in range(d):
         clock[k] = rest[k] = 0.0
-    # Of the current schedule: the first events that ``new`` lists, the last place whose clocks are known, and
-    # the last events before which the times that are left are known.
-    used = counts[1] = alike = fore = aft = 0
+    for i in range(counts[0]):
+        new[i], spot[event[i]] = event[i], i
+    know_all(0, 0, 0, 0)
+    # ``new`` lists the first events of the current schedule.
+    used, alike = 0, counts[0]
+    counts[1] = 0
     for s in range(len(made) // 2):
         if used >= enough or value[0] <= goal:
             return s
         made[2 * s] = used + 1
         u, size, count, k, here = s * DRAWS, 0, 0, 0, 0
-        c = draw_move(u) if d > 1 and uniform[u] < _MOVES else -1
+        mean = value[0] * d / counts[0] if value[0] > 0 else 1.0
+        c = draw_move(u, mean, len(seen) > 0)
+        for i in range(SEEN if len(seen) > 0 else 0):
+            # An event alone has fewer features; what the others hold tells nothing.
+            seen[s * SEEN + i] = features[i - 1] if i > 0 else 1.0 * (c >= 0)
+        i = 2 * (c // d) if c >= 0 else 2 * (-2 - c) + 1
+        tries[i] = 1 + (tries[i] if since[i] == value[0] else 0)
+        since[i] = value[0]
         if c >= 0:
             o, k = c // d, c % d
             here = home[o]
             size, count = take_group(o, k)
         else:
-            todo[0], count = event[int(uniform[u + 1] * counts[0])], 1
+            todo[0], count = -2 - c, 1
             taken[todo[0]] = 1
         stay, alike, last = take_out(count, alike)
         # What is known of the new schedule, whose first ``alike`` and last ``last`` events are as before.
-        known, left, passed = min(fore, alike), min(aft, last), False
+        known, left, reach, back = alike, last, 0, 0
         longest, x = 0.0, uniform[u + 3]
         limit, shorter = value[0] * (1 + _ROUNDING), value[0] * (1 - _ROUNDING)
         place_group(size, k)
         for i in range(count + 1):
             low, high = 0, 0
             if i < count:
-                low, high = bounds_of(todo[i], stay, size > 0)
+                low, high = bounds_of(todo[i], spot, stay, size > 0)
                 used += longest <= limit
                 if size == 0 and low == high:
                     longest = np.inf
             # The clocks of a shorter schedule are added up to the end, as the replay does.
             if longest <= limit and (i < count or longest < shorter):
-                passed = True
                 # If ops wait for others, not all paths lead over the clocks at one place.
                 end = stay if waits or i == count else high
                 go_forward(known, end)
-                known = max(known, end)
+                known, reach = max(known, end), max(reach, end)
                 if i < count:
                     for o in range(n if waits else 0):
                         after[o] = 0.0
                     left = 0 if waits else left
                     go_back(stay, left, stay - low)
-                    left = max(left, stay - low)
+                    left, back = max(left, stay - low), max(back, stay - low)
                 whole = length_at(stay, end)
                 if i == count or whole > limit:
                     longest = whole
@@ -450,11 +633,11 @@ def insert(
             counts[0] = stay
             for i in range(alike, stay):
                 event[i], place[new[i]] = new[i], i
-            alike, fore, aft = stay, known, left
+            know_all(alike, known, last, left)
+            alike = stay
         else:
             place_group(size, here)
-            if passed:
-                fore, aft = min(alike, known), min(last, left)
+            know_again(alike, reach, last, back)
         for i in range(size):
             member[moved[i]] = 0
         made[2 * s + 1], counts[1] = value[0], used

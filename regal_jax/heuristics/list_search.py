@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +16,11 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, op_classes, transfer_times
 from regal_jax.heuristics.host_search import HostSearch
 from regal_jax.heuristics.insertion import Insertion, Schedule
+from regal_jax.heuristics.insertion_policy import (
+    InsertionPolicy,
+    default_insertion_policy,
+    load_insertion_policy,
+)
 from regal_jax.heuristics.list_scheduling import (
     MEMORY_RULES,
     TIME_RULES,
@@ -43,7 +49,6 @@ _SHARES: Final = (
     "block_share",
     "largest_block",
     "class_share",
-    "first_gain",
     "least_gain",
 )
 _START_RULES: Final = 3
@@ -59,8 +64,8 @@ _PRIOR: Final = 20
 """Tries of each kind of change that are assumed at first."""
 _VALUES: Final = -2
 """Index of the values among the arguments of `climb`."""
-_LISTS: Final = 0.4
-"""Half of the least number of list schedules between insertion moves, as a share of a turn."""
+_LISTS: Final = 0.8
+"""Least number of list schedules between insertion moves, as a share of a turn."""
 _IN_ORDER: Final = 0
 """A rule that takes ops by rank alone."""
 _FIT: Final = next(rule for rule in MEMORY_RULES if rule.goal == "fit")
@@ -92,12 +97,13 @@ class ListSearchConfig:
       look: Largest number of ready ops that the rules compare.
       insert_after: Schedules after which insertion moves begin, where transfers take time.
       turn: Number of insertions after which the search decides whether to make list schedules again.
-      first_gain: After their first turn, insertion moves go on if they have made the makespan shorter by this
-        share. Otherwise twice `insert_after` list schedules follow.
-      least_gain: The same share for later turns.
+      least_gain: Insertion moves go on after a turn that has made the makespan shorter by this share.
+      policy: What chooses insertion moves: ``"default"`` for the trained weights of the package, a file of
+        weights, or an `InsertionPolicy`. ``None`` or ``"none"`` chooses without weights.
 
     Raises:
-      ConfigError: A value is out of range.
+      ConfigError: A value is out of range, or the file cannot be read.
+      FormatError: The file holds no policy.
     """
 
     ranks: int = 8
@@ -113,8 +119,8 @@ class ListSearchConfig:
     look: int = 8
     insert_after: int = 500
     turn: int = 250
-    first_gain: float = 0.01
     least_gain: float = 0.001
+    policy: InsertionPolicy | str | os.PathLike[str] | None = "default"
 
     def __post_init__(self) -> None:
         for name in ("ranks", "prices", "look", "turn"):
@@ -131,6 +137,24 @@ class ListSearchConfig:
                     f"{type(self).__name__}: {name} is {shown(given)}; give a number from 0 to {most:g}"
                 )
             object.__setattr__(self, name, value)
+        _ = self.insertion_policy
+
+    @property
+    def insertion_policy(self) -> InsertionPolicy:
+        """The policy that `policy` names."""
+        match self.policy:
+            case InsertionPolicy():
+                return self.policy
+            case None | "none":
+                return InsertionPolicy()
+            case "default":
+                return default_insertion_policy()
+            case str() | os.PathLike():
+                return load_insertion_policy(self.policy)
+        raise ConfigError(
+            f"{type(self).__name__}: policy is {shown(self.policy)}; give 'default', 'none', a file of "
+            "weights or an InsertionPolicy"
+        )
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -154,8 +178,7 @@ class ListSearchRun(HostSearch):
     Where transfers take time, insertion moves (`regal_jax.heuristics.insertion.Insertion`) improve the best
     list schedule: its placement, and its order of events, transfers included. They go on while that pays;
     then the search makes more list schedules. If these have become better in the meantime, insertion moves
-    begin again with the best one. What they have gained before is then lost, so that they wait for more list
-    schedules if their first turn gains little.
+    begin again with the best one.
 
     The search begins with every rule under the graph's own ranks. A few rules are also tried on the plans
     that it is given, and on partitions of the graph for 2, 4, 8, ... and all devices. Times and peaks are
@@ -178,6 +201,8 @@ class ListSearchRun(HostSearch):
         seed: int | Sequence[int],
         config: ListSearchConfig | None = None,
         starts: Sequence[Plan] = (),
+        *,
+        describe: bool = False,
     ) -> None:
         """Prepares the search without evaluating anything.
 
@@ -188,6 +213,7 @@ class ListSearchRun(HostSearch):
           config: ``None`` for the defaults.
           starts: Plans of the graph to begin with: each with its placement and order, and with its placement
             only.
+          describe: Whether to keep what describes each insertion move, for `described_moves`.
 
         Raises:
           ClusterError: The cluster does not fit the graph.
@@ -212,11 +238,10 @@ class ListSearchRun(HostSearch):
         pays = d > 1 and bool(self._transfer_times().any())
         self._moves: Insertion | None = None
         if pays:
-            self._moves = Insertion(graph, self._layout, self._room, moves)
+            policy = self._config.insertion_policy
+            self._moves = Insertion(graph, self._layout, self._room, moves, policy, describe=describe)
         self._inserting, self._turn_ends = False, self._config.insert_after
         self._lists, self._insertions, self._owed = self._least_lists, 0, 0
-        # The share by which a turn of insertion moves has to make the makespan shorter.
-        self._gain = self._config.first_gain
         # The makespans of the schedules with which insertion moves, and their turn, began.
         self._began = self._before = math.inf
         self._draws = _Draws(np.zeros((0, 1)), np.zeros((0, 1)))
@@ -271,6 +296,13 @@ class ListSearchRun(HostSearch):
             early = insert_transfers(self.graph, self.cluster, placement, ops, eager=True)
             best.offer(placement, early, {**made, "transfers": "early"})
         return best.plan()
+
+    def described_moves(self) -> np.ndarray:
+        """``[moves, SEEN + 2]``, as `Insertion.described` has it."""
+        from regal_jax.heuristics.insertion_kernel import SEEN
+
+        described = self._moves.described if self._moves is not None else []
+        return np.concatenate([np.zeros((0, SEEN + 2)), *described])
 
     def compile_loops(self) -> None:
         """Compiles the loops without a call, but for those of list scheduling."""
@@ -395,23 +427,20 @@ class ListSearchRun(HostSearch):
 
     @property
     def _least_lists(self) -> int:
-        """Half of the least number of list schedules between insertion moves."""
+        """The least number of list schedules between insertion moves."""
         return max(1, int(_LISTS * self._config.turn))
 
     def _inserts(self, moves: Insertion) -> bool:
         """Whether an insertion is next, not a list schedule."""
         if self.evaluations < self._turn_ends:
             return self._inserting
+        lists = self._lists
         if self._inserting:
-            self._inserting = moves.makespan < self._before * (1 - self._gain)
-            self._gain = self._config.least_gain
+            self._inserting = moves.makespan < self._before * (1 - self._config.least_gain)
             # While insertion moves do not pay, list schedules get twice as many each time.
-            self._lists = self._least_lists if self._inserting else 2 * self._lists
+            self._lists = self._least_lists if self._inserting else 2 * lists
         elif self._now.value[0] == 0:
             self._inserting, value = True, float(self._now.value[1])
-            if math.isinf(self._began):
-                # If the first turn does not pay, there are twice as many list schedules as before it.
-                self._lists = max(self._lists, self._config.insert_after)
             if value < self._began:
                 self._began = value
                 moves.begin(Schedule(*self._schedule(), value))
@@ -419,7 +448,7 @@ class ListSearchRun(HostSearch):
                 moves.begin(moves.best)
         if self._inserting:
             self._before = moves.makespan
-        self._turn_ends = self.evaluations + (self._config.turn if self._inserting else self._lists)
+        self._turn_ends = self.evaluations + (self._config.turn if self._inserting else lists)
         return self._inserting
 
     def _insert(self, moves: Insertion, most: int, goal: float) -> None:

@@ -1,0 +1,122 @@
+"""Policies that choose insertion moves: linear functions of what is known about a move before it is tried."""
+
+import dataclasses
+import functools
+import math
+import os
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from typing import Any, Final
+
+from regal_jax.checks import check_setting, real, shown
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.heuristics.insertion_features import MOVE_FEATURES, PLACE_FEATURES
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.documents import read_toml
+
+__all__ = ["InsertionPolicy", "load_insertion_policy", "save_insertion_policy"]
+
+_FEATURES: Final = {"move": MOVE_FEATURES, "place": PLACE_FEATURES}
+_CONSTANT: Final = "constant"
+_MOST: Final = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class InsertionPolicy:
+    """Chooses the move of `regal_jax.heuristics.insertion.Insertion` that is tried next.
+
+    A few moves are drawn, of either kind. The policy predicts for each the odds that it makes the schedule
+    shorter, by a linear function of its features, and the move with the best odds for each event that it puts
+    in is tried. Features are cheap: they come from the current schedule, without a pass over its events.
+
+    Without weights, a move is of either kind with probability one half. An op goes to the device of most of
+    its neighbours, the best of `candidates`, and an event that changes its place alone is drawn uniformly.
+
+    Attributes:
+      move: Weights of `MOVE_FEATURES`, for an op that changes its device, and a constant. Empty for none.
+      place: Weights of `PLACE_FEATURES`, for an event that changes its place alone, and a constant.
+      candidates: Moves of each kind that are drawn, from 1 to 8.
+
+    Raises:
+      ConfigError: A value is out of range.
+
+    Examples:
+      >>> from regal_jax.heuristics import InsertionPolicy, ListSearchConfig
+      >>> ListSearchConfig(policy=InsertionPolicy()).policy.candidates  # without weights
+      8
+    """
+
+    move: tuple[float, ...] = ()
+    place: tuple[float, ...] = ()
+    candidates: int = _MOST
+
+    def __post_init__(self) -> None:
+        count = check_setting(type(self).__name__, "candidates", self.candidates, 1)
+        if count > _MOST:
+            raise ConfigError(f"InsertionPolicy: candidates is {count}; give at most {_MOST}")
+        object.__setattr__(self, "candidates", count)
+        sizes = {name: len(features) + 1 for name, features in _FEATURES.items()}
+        for name, size in sizes.items():
+            given: Any = getattr(self, name)
+            if isinstance(given, (str, Mapping)) or not isinstance(given, Sequence):
+                raise ConfigError(f"InsertionPolicy: {name} is {shown(given)}; give {size} numbers, or none")
+            if len(given) not in (0, size):
+                raise ConfigError(f"InsertionPolicy: {name} has {len(given)} numbers; give {size}, or none")
+            weights = tuple(real(weight, -math.inf, math.inf) for weight in given)
+            if None in weights:
+                wrong = shown(given[weights.index(None)])
+                raise ConfigError(f"InsertionPolicy: {name} has {wrong}; give finite numbers")
+            object.__setattr__(self, name, weights)
+        if bool(self.move) != bool(self.place):
+            raise ConfigError("InsertionPolicy: only one of move and place has weights; give both, or none")
+
+
+def load_insertion_policy(path: str | os.PathLike[str]) -> InsertionPolicy:
+    """Reads the weights that `save_insertion_policy` wrote.
+
+    Args:
+      path: A TOML file with the tables ``move`` and ``place``: a weight for each feature by its name.
+
+    Raises:
+      ConfigError: There is no such file, or it is not TOML.
+      FormatError: The file has other tables, or another set of features.
+    """
+    document = read_toml(path)
+    weights = {}
+    for table, features in _FEATURES.items():
+        names, given = (*features, _CONSTANT), document.get(table)
+        if not isinstance(given, Mapping) or set(given) != set(names):
+            raise FormatError(f"{os.fspath(path)}: table {table} needs the numbers {', '.join(names)}")
+        weights[table] = tuple(given[name] for name in names)
+    try:
+        return InsertionPolicy(**weights)
+    except ConfigError as error:
+        raise FormatError(f"{os.fspath(path)}: {error}") from None
+
+
+def save_insertion_policy(path: str | os.PathLike[str], policy: InsertionPolicy, note: str = "") -> None:
+    """Writes the weights of a policy.
+
+    Args:
+      path: The file, which is replaced.
+      policy: A policy with weights.
+      note: Lines of a comment at the top.
+
+    Raises:
+      ConfigError: The policy has no weights.
+    """
+    if not policy.move:
+        raise ConfigError("InsertionPolicy: it has no weights to save; train it")
+    lines = [f"# {line}" for line in note.splitlines()]
+    for table, features in _FEATURES.items():
+        weights = zip((*features, _CONSTANT), getattr(policy, table), strict=True)
+        lines += ["", f"[{table}]", *(f"{name} = {weight!r}" for name, weight in weights)]
+    write_atomically(path, ("\n".join(lines).lstrip("\n") + "\n").encode())
+
+
+@functools.cache
+def default_insertion_policy() -> InsertionPolicy:
+    """The policy that is installed with the package; how it was trained is in docs/training.md."""
+    file = resources.files("regal_jax.heuristics") / "trained" / "insertion.toml"
+    with resources.as_file(file) as path:
+        return load_insertion_policy(path)

@@ -1,0 +1,17 @@
+"""Training of the policies that choose insertion moves."""
+
+from regal_jax.learning.insertion.config import SYSTEM, InsertionDataConfig, InsertionTrainConfig
+from regal_jax.learning.insertion.train import (
+    InsertionTrainResult,
+    InsertionValidation,
+    train_insertion,
+)
+
+__all__ = [
+    "SYSTEM",
+    "InsertionDataConfig",
+    "InsertionTrainConfig",
+    "InsertionTrainResult",
+    "InsertionValidation",
+    "train_insertion",
+]

@@ -1,0 +1,256 @@
+"""Training of an insertion policy: logistic regression on the moves of searches."""
+
+import dataclasses
+import io
+import itertools
+import math
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from regal_jax.datasets import generate
+from regal_jax.errors import ConfigError
+from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.heuristics import InsertionPolicy, ListSearchConfig, ListSearchRun, save_insertion_policy
+from regal_jax.heuristics.insertion_features import MOVE_FEATURES, PLACE_FEATURES
+from regal_jax.learning.insertion.config import InsertionTrainConfig
+from regal_jax.learning.loop import folder_of_run, progress_bar, run_identity
+from regal_jax.learning.sets import load_sets
+from regal_jax.runtime.compiling import usable
+from regal_jax.runtime.interrupts import check_interrupt, interruptible
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.json_lines import JsonLines
+
+__all__ = ["InsertionTrainResult", "InsertionValidation", "train_insertion"]
+
+WEIGHTS: Final = "policy.toml"
+METRICS: Final = "metrics.jsonl"
+_FEATURES: Final = {1: len(MOVE_FEATURES), 0: len(PLACE_FEATURES)}
+_WORDS: Final = "train", "validation"
+_STEPS: Final = 50
+_ENOUGH: Final = 1e-8
+
+Pair = tuple[ComputationGraph, Cluster]
+
+
+class InsertionValidation(NamedTuple):
+    """Metrics of searches on held-out graphs.
+
+    Attributes:
+      improvement: Mean share of the makespan saved over the same search without weights.
+      matched: Share of pairs of a graph and a cluster on which it was at least as good.
+      worst: Smallest improvement of a pair.
+      best: Largest improvement of a pair.
+    """
+
+    improvement: float
+    matched: float
+    worst: float
+    best: float
+
+
+@dataclasses.dataclass(frozen=True)
+class InsertionTrainResult:
+    """The outcome of a run.
+
+    Attributes:
+      policy: The weights that did best on the validation graphs.
+      best: Metrics of these weights.
+      best_step: Round in which they were fitted.
+      steps: Number of rounds made.
+      finished: Whether all rounds were made, which is always true: an interrupted run raises.
+    """
+
+    policy: InsertionPolicy
+    best: InsertionValidation
+    best_step: int
+    steps: int
+    finished: bool = True
+
+
+@interruptible()
+def train_insertion(
+    config: InsertionTrainConfig, out: str | os.PathLike[str], *, progress: bool = True
+) -> InsertionTrainResult:
+    """Trains an insertion policy.
+
+    In the first round, searches choose their moves uniformly. In later rounds they draw one move of each kind
+    and choose by the weights of the round before. The weights are those of a logistic regression on the moves
+    of all rounds: whether a move has made the schedule shorter, given its features.
+
+    The folder ``out`` gets ``config.json``, ``metrics.jsonl``, the moves of each round and ``policy.toml``
+    (the weights that did best on the validation graphs; without any, the last ones). A run that was killed
+    continues with the moves that are there when it is called again; its result is that of an uninterrupted
+    run.
+
+    Args:
+      config: The run's settings.
+      out: A new folder, or that of the run to resume.
+      progress: Show a progress bar.
+
+    Raises:
+      ConfigError: The settings are invalid, the folder is that of a run with other settings or graphs, or no
+        move has made a schedule shorter.
+      FormatError: A set of graphs cannot be read.
+
+    Examples:
+      >>> from regal_jax.learning.insertion import InsertionDataConfig, InsertionTrainConfig, train_insertion
+      >>> data = InsertionDataConfig(families=("layered",), generated=4, ops=(30,), devices=(2,))
+      >>> config = InsertionTrainConfig(rounds=1, evaluations=1000, data=data)
+      >>> result = train_insertion(config, "run", progress=False)
+      >>> len(result.policy.move), result.finished
+      (16, True)
+
+    References:
+      Ross, Gordon and Bagnell 2011, "A reduction of imitation learning and structured prediction to no-regret
+      online learning", AISTATS: later rounds see the schedules that the policy itself leads to.
+    """
+    if not usable():
+        raise ConfigError("system: the training of insertion policies needs Numba; pip install numba")
+    folder = pathlib.Path(out)
+    sets = [_chosen(config, split) for split in _WORDS]
+    identity = run_identity({**config.as_document(), "start": ""}, *sets)
+    with folder_of_run(folder, identity):
+        pairs, held_out = (
+            list(_pairs(config, split, graphs)) for split, graphs in zip(_WORDS, sets, strict=True)
+        )
+        without = InsertionPolicy()
+        before = _makespans(config, held_out, without)
+        policy = InsertionPolicy()
+        found: list[tuple[float, int, InsertionPolicy, InsertionValidation]] = []
+        moves: list[np.ndarray] = []
+        records: list[dict[str, float]] = []
+        for number in range(1, config.rounds + 1):
+            one, file = dataclasses.replace(policy, candidates=1), folder / f"moves-{number}.npy"
+            with progress_bar(progress, f"round {number}", len(pairs), 0) as bar:
+                moves.append(_kept(file, config, pairs, one, number, bar.update))
+            policy = fit(np.concatenate(moves), config.ridge)
+            best = _validated(before, _makespans(config, held_out, policy))
+            found.append((best.improvement if held_out else number, number, policy, best))
+            shorter = float(np.concatenate(moves)[:, -1].astype(bool).mean())
+            record = {"step": number, "moves": sum(map(len, moves)), "shorter": shorter, **best._asdict()}
+            records.append(record)
+            JsonLines(folder / METRICS).replace(records)
+            _, step, chosen, _ = max(found, key=lambda each: each[0])
+            save_insertion_policy(folder / WEIGHTS, chosen, f"Round {step} of {config.rounds}.")
+    _, step, policy, best = max(found, key=lambda each: each[0])
+    return InsertionTrainResult(policy, best, step, config.rounds)
+
+
+def fit(moves: np.ndarray, ridge: float) -> InsertionPolicy:
+    """The weights that predict which moves make a schedule shorter.
+
+    Args:
+      moves: ``[R, SEEN + 1]``: what describes each move, and whether it made the schedule shorter.
+      ridge: Weight of the sum of squared weights, for features of unit variance.
+
+    Raises:
+      ConfigError: No move of a kind has made a schedule shorter.
+    """
+    weights = {}
+    for kind, count in _FEATURES.items():
+        rows = moves[moves[:, 0] == kind]
+        features, shorter = rows[:, 1 : 1 + count].astype(np.float64), rows[:, -1] > 0
+        if not shorter.any():
+            raise ConfigError("data.train: no insertion move made a schedule shorter; give more graphs")
+        weights[kind] = tuple(map(float, _logistic(features, shorter.astype(np.float64), ridge)))
+    return InsertionPolicy(weights[1], weights[0])
+
+
+def _logistic(features: np.ndarray, wanted: np.ndarray, ridge: float) -> np.ndarray:
+    """``[F + 1]``, the weights of a logistic regression and its constant, by Newton's method."""
+    mean, scale = features.mean(axis=0), features.std(axis=0)
+    scale[scale == 0] = 1
+    rows = np.column_stack([(features - mean) / scale, np.ones(len(features))])
+    penalty = ridge * np.append(np.ones(len(mean)), 0)
+    share = wanted.mean()
+    weights = np.append(np.zeros(len(mean)), math.log((share + _ENOUGH) / (1 - share + _ENOUGH)))
+    loss = math.inf
+    for _ in range(_STEPS):
+        logits = rows @ weights
+        chance = np.exp(-np.logaddexp(0, -logits))
+        slope = rows.T @ (chance - wanted) + penalty * weights
+        curvature = (rows * (chance * (1 - chance))[:, None]).T @ rows + np.diag(penalty + _ENOUGH)
+        step, before = np.linalg.solve(curvature, slope), loss
+        loss = float(np.logaddexp(0, logits).sum() - wanted @ logits + penalty @ weights**2 / 2)
+        if before - loss <= _ENOUGH * abs(loss):
+            break
+        weights = weights - step
+    inner = weights[:-1] / scale
+    return np.append(inner, weights[-1] - inner @ mean)
+
+
+def _chosen(config: InsertionTrainConfig, split: str) -> list[ComputationGraph]:
+    """The graphs of the sets, drawn by the seed."""
+    data = config.data
+    limit = data.limit if split == "train" else data.validation_limit
+    every = dataclasses.replace(data, limit=0)
+    graphs: list[ComputationGraph] = []
+    random = np.random.default_rng((config.seed, _WORDS.index(split)))
+    for path in getattr(data, split):
+        one = dataclasses.replace(every, **{split: (path,)})
+        found = load_sets(one, split, Cluster.uniform(max(data.devices)))
+        order = random.permutation(len(found))[: limit or None]
+        graphs += [found[i] for i in order]
+    return graphs
+
+
+def _pairs(config: InsertionTrainConfig, split: str, graphs: Sequence[ComputationGraph]) -> Iterator[Pair]:
+    """Every graph with every cluster."""
+    data, first = config.data, _WORDS.index(split) * config.data.generated
+    count = data.generated if split == "train" else data.generated // 4
+    seeds = range(first, first + count)
+    kinds = itertools.product(data.families, data.ops, seeds)
+    made = [generate(family, ops, seed=seed) for family, ops, seed in kinds]
+    for several, transfers in ((graphs, data.transfer), (made, data.generated_transfer)):
+        for graph, transfer, devices in itertools.product(several, transfers, data.devices):
+            yield graph, Cluster.uniform(devices, transfer=transfer)
+
+
+def _kept(
+    file: pathlib.Path,
+    config: InsertionTrainConfig,
+    pairs: Sequence[Pair],
+    policy: InsertionPolicy,
+    number: int,
+    done: Callable[[], object],
+) -> np.ndarray:
+    """``[R, SEEN + 1]`` float32, the moves of a search for each pair, from the file if it is there."""
+    if file.exists():
+        return np.load(file, allow_pickle=False)
+    rows = [np.zeros((0, 0), np.float32)]
+    for pair in pairs:
+        check_interrupt()
+        search = ListSearchRun(*pair, (config.seed, number), ListSearchConfig(policy=policy), describe=True)
+        search.run(config.evaluations)
+        described = search.described_moves()
+        done()
+        rows.append(np.column_stack([described[:, :-2], described[:, -1] > 0]).astype(np.float32))
+    width = max(each.shape[1] for each in rows)
+    whole = np.concatenate([each.reshape(-1, width) for each in rows])
+    data = io.BytesIO()
+    np.save(data, whole, allow_pickle=False)
+    write_atomically(file, data.getvalue())
+    return whole
+
+
+def _makespans(config: InsertionTrainConfig, pairs: Sequence[Pair], policy: InsertionPolicy) -> np.ndarray:
+    found = []
+    for pair in pairs:
+        check_interrupt()
+        search = ListSearchRun(*pair, config.seed, ListSearchConfig(policy=policy))
+        search.run(config.evaluations)
+        found.append(search.best)
+    return np.array(found)
+
+
+def _validated(before: np.ndarray, after: np.ndarray) -> InsertionValidation:
+    if not len(before):
+        return InsertionValidation(0.0, 0.0, 0.0, 0.0)
+    saved = 1 - after / before
+    return InsertionValidation(
+        float(saved.mean()), float((saved >= 0).mean()), float(saved.min()), float(saved.max())
+    )

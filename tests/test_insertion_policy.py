@@ -1,0 +1,215 @@
+"""Insertion policies as values and files, in the settings of list search, and their training."""
+
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regal_jax import Cluster, ListSearch, optimize
+from regal_jax.cli.main import main
+from regal_jax.datasets import generate
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.heuristics import (
+    InsertionPolicy,
+    ListSearchConfig,
+    ListSearchRun,
+    load_insertion_policy,
+    save_insertion_policy,
+)
+from regal_jax.heuristics.insertion_features import MOVE_FEATURES, PLACE_FEATURES
+from regal_jax.heuristics.insertion_policy import default_insertion_policy
+from regal_jax.learning.insertion import (
+    InsertionDataConfig,
+    InsertionTrainConfig,
+    train_insertion,
+)
+from regal_jax.learning.insertion.train import fit
+from regal_jax.runtime.compiling import usable
+from regal_jax.solvers.wire import pack_solver, unpack_solver
+
+COSTLY = "blocking:latency=25us"
+SMALL = InsertionTrainConfig(
+    rounds=2,
+    evaluations=800,
+    data=InsertionDataConfig(families=("layered",), generated=4, ops=(30,), devices=(2,)),
+)
+needs_numba = pytest.mark.skipif(not usable(), reason="the loops take minutes in Python")
+
+
+def some_policy() -> InsertionPolicy:
+    return InsertionPolicy(
+        tuple(np.linspace(-1, 1, len(MOVE_FEATURES) + 1)),
+        tuple(np.linspace(0, 1, len(PLACE_FEATURES) + 1)),
+        3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"move": (1.0,), "place": (1.0,)}, r"move has 1 numbers; give 16, or none"),
+        ({"move": "default"}, r"move is 'default'; give 16 numbers"),
+        ({"move": (1.0,) * 15 + ("x",)}, r"move has 'x'; give finite numbers"),
+        ({"move": (float("nan"),) * 16}, r"move has nan; give finite numbers"),
+        ({"move": (1.0,) * 16}, r"only one of move and place has weights"),
+        ({"candidates": 0}, r"candidates is 0"),
+        ({"candidates": 9}, r"candidates is 9; give at most 8"),
+    ],
+)
+def test_wrong_values_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        InsertionPolicy(**settings)
+
+
+def test_a_file_holds_the_weights_exactly(tmp_path: pathlib.Path) -> None:
+    policy = dataclasses.replace(some_policy(), candidates=8)
+    file = tmp_path / "policy.toml"
+    save_insertion_policy(file, policy, "Two lines\nof a note.")
+    assert load_insertion_policy(file) == policy
+    assert file.read_text().startswith("# Two lines\n# of a note.\n")
+    with pytest.raises(ConfigError, match="no weights to save"):
+        save_insertion_policy(file, InsertionPolicy())
+
+
+def test_wrong_files_are_refused(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "policy.toml"
+    with pytest.raises(ConfigError, match=r"policy\.toml"):
+        load_insertion_policy(file)
+    file.write_text("[move")
+    with pytest.raises(ConfigError, match="cannot be read as TOML"):
+        load_insertion_policy(file)
+    save_insertion_policy(file, some_policy())
+    text = file.read_text()
+    for changed, message in (
+        (text.replace("skew", "tilt"), "table place needs the numbers transfer"),
+        (text.replace("[move]", "[moves]"), "table move needs the numbers slack"),
+        (text.replace("slack = -1.0", "slack = true"), "move has True"),
+    ):
+        file.write_text(changed)
+        with pytest.raises(FormatError, match=message):
+            load_insertion_policy(file)
+
+
+def test_settings_name_a_policy(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "policy.toml"
+    save_insertion_policy(file, default_insertion_policy())
+    assert ListSearchConfig().insertion_policy == default_insertion_policy()
+    assert ListSearchConfig(policy=str(file)).insertion_policy == default_insertion_policy()
+    assert ListSearchConfig(policy=None).insertion_policy == InsertionPolicy()
+    assert ListSearch(policy="none").config.insertion_policy == InsertionPolicy()
+    assert ListSearch(policy=some_policy()).config.insertion_policy == some_policy()
+    with pytest.raises(ConfigError, match="policy is 3; give 'default'"):
+        ListSearchConfig(policy=3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="missing"):
+        ListSearch(policy=str(tmp_path / "missing.toml"))
+
+
+@pytest.mark.parametrize("kind", ["value", "file"])
+def test_a_solver_with_a_policy_reaches_a_worker(tmp_path: pathlib.Path, kind: str) -> None:
+    file = tmp_path / "policy.toml"
+    policy = dataclasses.replace(some_policy(), candidates=8)
+    save_insertion_policy(file, policy)
+    document, blobs = pack_solver(ListSearch(policy=policy if kind == "value" else str(file)))
+    file.unlink()
+    there = tmp_path / "there"
+    there.mkdir()
+    solver, _ = unpack_solver(json.loads(json.dumps(document)), blobs, str(there))
+    assert isinstance(solver, ListSearch)
+    assert solver.config.insertion_policy == policy
+
+
+@needs_numba
+def test_the_trained_weights_shorten_random_graphs() -> None:
+    saved = []
+    for seed in range(6):
+        graph = generate("layered", 100, seed=900 + seed)
+        plans = [
+            optimize(
+                graph, Cluster.uniform(4, transfer=COSTLY), method=ListSearch(policy=name), evaluations=3000
+            )
+            for name in ("none", "default")
+        ]
+        saved.append(1 - plans[1].makespan / plans[0].makespan)
+    assert np.mean(saved) > 0
+
+
+def test_the_fit_is_the_maximum_of_the_likelihood() -> None:
+    rng = np.random.default_rng(0)
+    rows = np.zeros((4000, 1 + 15 + 1))
+    rows[:, 0] = rng.integers(2, size=4000)
+    rows[:, 1:12] = rng.normal(size=(4000, 11)) * 3 + 1
+    truth = rng.normal(size=11) / 3
+    rows[:, -1] = rng.random(4000) < 1 / (1 + np.exp(-(rows[:, 1:12] @ truth - 2)))
+    policy = fit(rows, 0.0)
+    for kind, weights, count in ((1, policy.move, 15), (0, policy.place, 11)):
+        chosen = rows[rows[:, 0] == kind]
+        known = np.column_stack([chosen[:, 1 : 1 + count], np.ones(len(chosen))])
+        chance = 1 / (1 + np.exp(-known @ np.array(weights)))
+        np.testing.assert_allclose(known.T @ (chance - chosen[:, -1]), 0, atol=1e-4)
+        np.testing.assert_allclose(weights[:11], truth, atol=0.2)
+    with pytest.raises(ConfigError, match="no insertion move made a schedule shorter"):
+        fit(rows * [*[1] * 16, 0], 0.0)
+
+
+@needs_numba
+def test_training_resumes_and_validates(tmp_path: pathlib.Path) -> None:
+    result = train_insertion(SMALL, tmp_path / "run", progress=False)
+    assert result.steps == 2 and result.finished  # noqa: PT018
+    assert load_insertion_policy(tmp_path / "run" / "policy.toml") == result.policy
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    assert lines[result.best_step - 1]["improvement"] == result.best.improvement
+    assert result.best.improvement == max(line["improvement"] for line in lines)
+    before = np.load(tmp_path / "run" / "moves-1.npy")
+    (tmp_path / "run" / "moves-2.npy").unlink()
+    again = train_insertion(SMALL, tmp_path / "run", progress=False)
+    assert again == result
+    np.testing.assert_array_equal(np.load(tmp_path / "run" / "moves-1.npy"), before)
+    with pytest.raises(ConfigError, match="other config"):
+        train_insertion(dataclasses.replace(SMALL, seed=1), tmp_path / "run", progress=False)
+
+
+@needs_numba
+def test_moves_of_the_first_round_are_uniform() -> None:
+    graph, cluster = generate("layered", 60, seed=1), Cluster.uniform(2, transfer=COSTLY)
+    config = ListSearchConfig(policy=InsertionPolicy(candidates=1), least_gain=0.0)
+    search = ListSearchRun(graph, cluster, 0, config, describe=True)
+    search.run(4000)
+    moves = search.described_moves()
+    assert len(moves) > 500
+    assert 0.4 < moves[:, 0].mean() < 0.6
+    assert (moves[:, -2] >= 1).all()
+    assert (moves[moves[:, 0] == 0, -2] == 1).all()
+
+
+@needs_numba
+def test_the_command_trains(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "moves.toml"
+    file.write_text(
+        'system = "insertion"\nrounds = 1\nevaluations = 800\n[data]\nfamilies = ["layered"]\ngenerated = 4\n'
+        "ops = [30]\ndevices = [2]\n"
+    )
+    assert main(["train", str(file), "--out", str(tmp_path / "run")]) == 0
+    assert "1 rounds; best after round 1" in capsys.readouterr().out
+    assert ListSearch(policy=str(tmp_path / "run" / "policy.toml")).config.insertion_policy.move
+    assert main(["train", str(file), "--out", str(tmp_path / "more"), "--tensorboard"]) == 2
+    assert "leave them out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"devices": [1]}, r"data\.devices"),
+        ({"families": ["none"]}, r"data\.families: has 'none'"),
+        ({"transfer": ["fast"]}, r"data\.transfer: "),
+        ({"families": []}, r"data\.train: there are no graphs"),
+        ({"limits": 3}, "there is no such setting"),
+    ],
+)
+def test_wrong_settings_are_refused(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        InsertionTrainConfig.from_document({"system": "insertion", "data": table})
+    assert InsertionTrainConfig.from_document(SMALL.as_document()) == SMALL
