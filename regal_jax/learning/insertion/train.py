@@ -122,7 +122,9 @@ def train_insertion(
         policy = InsertionPolicy()
         found: list[tuple[float, int, InsertionPolicy, InsertionValidation]] = []
         moves: list[np.ndarray] = []
-        records: list[dict[str, float]] = []
+        metrics = JsonLines(folder / METRICS)
+        metrics.mend()
+        known = len(metrics.read())
         for number in range(1, config.rounds + 1):
             one, file = dataclasses.replace(policy, candidates=1), folder / f"moves-{number}.npy"
             with progress_bar(progress, f"round {number}", len(pairs), 0) as bar:
@@ -132,8 +134,8 @@ def train_insertion(
             found.append((best.improvement if held_out else number, number, policy, best))
             shorter = float(np.concatenate(moves)[:, -1].astype(bool).mean())
             record = {"step": number, "moves": sum(map(len, moves)), "shorter": shorter, **best._asdict()}
-            records.append(record)
-            JsonLines(folder / METRICS).replace(records)
+            if number > known:
+                metrics.append(record)
             _, step, chosen, _ = max(found, key=lambda each: each[0])
             save_insertion_policy(folder / WEIGHTS, chosen, f"Round {step} of {config.rounds}.")
     _, step, policy, best = max(found, key=lambda each: each[0])
