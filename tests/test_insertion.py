@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import instances
+from strategies import instances, random_graph
 
 from regal_jax import Cluster, GraphBuilder
 from regal_jax.errors import PlanError
@@ -129,6 +129,22 @@ def test_what_is_known_of_the_schedule_before_changes_nothing(
     for name in ("home", "place", "sender", "receiver", "takes", "uses", "tries", "since"):
         np.testing.assert_array_equal(getattr(once._now, name), getattr(one_by_one._now, name))
     np.testing.assert_array_equal(once._now.event[:count], one_by_one._now.event[:count])
+
+
+@pytest.mark.parametrize("transfer", ["blocking:latency=2s", "delay:latency=2s"])
+def test_schedules_of_graphs_with_control_edges_are_those_of_the_replay(transfer: str) -> None:
+    for seed in range(300):
+        rng = np.random.default_rng(seed)
+        graph = random_graph(rng, int(rng.integers(5, 15)), controls_per_op=1.0)
+        cluster = Cluster.uniform(2 + seed % 2, transfer=transfer)
+        cluster, schedule = scheduled(graph, cluster, rng, limited=True)
+        insertion = begin(graph, cluster, schedule, rng, default_insertion_policy() if seed % 2 else None)
+        for _ in range(3):
+            insertion.run(100, 10**9, -math.inf)
+        best = insertion.best
+        assert best is not None
+        made = replay(graph, cluster, best.placement, best.events).makespan
+        assert made == pytest.approx(best.makespan, rel=1e-12)
 
 
 def shortest(graph: ComputationGraph, cluster: Cluster, schedule: Schedule, event: int) -> float:

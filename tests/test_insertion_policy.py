@@ -97,7 +97,9 @@ def test_settings_name_a_policy(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "policy.toml"
     save_insertion_policy(file, default_insertion_policy())
     assert ListSearchConfig().insertion_policy == default_insertion_policy()
-    assert ListSearchConfig(policy=str(file)).insertion_policy == default_insertion_policy()
+    from_file = ListSearchConfig(policy=str(file))
+    file.unlink()
+    assert from_file.policy == from_file.insertion_policy == default_insertion_policy()
     assert ListSearchConfig(policy=None).insertion_policy == InsertionPolicy()
     assert ListSearch(policy="none").config.insertion_policy == InsertionPolicy()
     assert ListSearch(policy=some_policy()).config.insertion_policy == some_policy()

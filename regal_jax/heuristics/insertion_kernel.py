@@ -323,7 +323,7 @@ def insert(
         """How often this move was tried since the schedule has become shorter."""
         return math.log1p(tries[i]) if since[i] == value[0] else 0.0
 
-    def describe_move(o, k, mean):
+    def describe_move(o, k, unit):
         """Sets the features of an op's move to device ``k``."""
         h, gone, come, leave, enter = home[o], 0.0, 0.0, 0, 0
         for j in range(input_rows[o], input_rows[o + 1]):
@@ -340,33 +340,33 @@ def insert(
                         gone, leave = gone + time_of(t, h, v), leave + 1
                     if v != k:
                         come, enter = come + time_of(t, k, v), enter + 1
-        features[0] = scaled(slack_of(o, h) / mean)
-        features[1] = scaled(slack_of(o, k) / mean)
+        features[0] = scaled(slack_of(o, h) / unit)
+        features[1] = scaled(slack_of(o, k) / unit)
         features[2] = min(max(attraction(o, h, k), -5), 5)
-        features[3] = scaled(runtime[o * d + k] / mean)
-        features[4] = scaled(gone / mean)
-        features[5] = scaled(come / mean)
-        features[6] = scaled((come - gone) / mean)
+        features[3] = scaled(runtime[o * d + k] / unit)
+        features[4] = scaled(gone / unit)
+        features[5] = scaled(come / unit)
+        features[6] = scaled((come - gone) / unit)
         features[7] = leave
         features[8] = enter
         features[9] = position_of(o)
         features[10] = math.log1p(input_rows[o + 1] - input_rows[o])
         features[11] = math.log1p(after_rows[o + 1] - after_rows[o])
         features[12] = group_rows[leader[o] + 1] - group_rows[leader[o]]
-        features[13] = scaled(takes[o] / mean)
+        features[13] = scaled(takes[o] / unit)
         features[14] = tries_of(2 * o)
 
-    def describe_place(e, mean):
+    def describe_place(e, unit):
         """Sets the features of an event that may get another place."""
         h, k = sender[e], receiver[e]
         low, high = bounds_of(e, place, counts[0], False)
         before, behind = place[e] - low, high - 1 - place[e]
-        first, second, i = slack_of(e, h) / mean, slack_of(e, k) / mean, place[e] * d
+        first, second, i = slack_of(e, h) / unit, slack_of(e, k) / unit, place[e] * d
         features[0] = 1.0 if e >= n else 0.0
-        features[1] = scaled(takes[e] / mean)
+        features[1] = scaled(takes[e] / unit)
         features[2] = scaled(min(first, second))
         features[3] = scaled(max(first, second))
-        features[4] = scaled(abs(clocks[i + h] - clocks[i + k]) / mean)
+        features[4] = scaled(abs(clocks[i + h] - clocks[i + k]) / unit)
         features[5] = position_of(e)
         features[6] = math.log1p(before)
         features[7] = math.log1p(behind)
@@ -397,7 +397,7 @@ def insert(
             k += k >= here
         return o * d + k if allowed[o * d + k] else -1
 
-    def draw_move(u, mean, told):
+    def draw_move(u, unit, told):
         """Draws some moves.
 
         Returns:
@@ -417,9 +417,9 @@ def insert(
                 c = -2 - event[int(x * counts[0])]
             if c != -1 and (told or i < total):
                 if c >= 0:
-                    describe_move(c // d, c % d, mean)
+                    describe_move(c // d, c % d, unit)
                 else:
-                    describe_place(-2 - c, mean)
+                    describe_place(-2 - c, unit)
             if i == total:
                 found = c
             elif c != -1:
@@ -550,15 +550,15 @@ def insert(
         for i in range(0 if waits else last * d, (count + 1) * d):
             rests[i] = rest[i]
 
-    def know_again(alike, reach, last, back):
-        """Restores what is known of the current schedule, after another one was tried."""
+    def know_again(alike, reach, stay, last, back):
+        """Restores what is known of the current schedule, after one of ``stay`` events was tried."""
         count = counts[0]
         for i in range(alike * d, (min(reach, count) + 1) * d):
             clock[i] = clocks[i]
-        for i in range(alike, min(reach, count)):
-            e = event[i]
+        for i in range(alike, stay if waits else alike):
+            e = new[i]
             if e < n:
-                finish[e] = clocks[(i + 1) * d + home[e]]
+                finish[e] = clocks[(place[e] + 1) * d + home[e]]
         for i in range(0 if waits else last * d, (min(back, count) + 1) * d):
             rest[i] = rests[i]
 
@@ -575,8 +575,8 @@ def insert(
             return s
         made[2 * s] = used + 1
         u, size, count, k, here = s * DRAWS, 0, 0, 0, 0
-        mean = value[0] * d / counts[0] if value[0] > 0 else 1.0
-        c = draw_move(u, mean, len(seen) > 0)
+        unit = value[0] * d / counts[0] if value[0] > 0 else 1.0
+        c = draw_move(u, unit, len(seen) > 0)
         for i in range(SEEN if len(seen) > 0 else 0):
             # An event alone has fewer features; what the others hold tells nothing.
             seen[s * SEEN + i] = features[i - 1] if i > 0 else 1.0 * (c >= 0)
@@ -637,7 +637,7 @@ def insert(
             alike = stay
         else:
             place_group(size, here)
-            know_again(alike, reach, last, back)
+            know_again(alike, reach, stay, last, back)
         for i in range(size):
             member[moved[i]] = 0
         made[2 * s + 1], counts[1] = value[0], used

@@ -98,8 +98,9 @@ class ListSearchConfig:
       insert_after: Schedules after which insertion moves begin, where transfers take time.
       turn: Number of insertions after which the search decides whether to make list schedules again.
       least_gain: Insertion moves go on after a turn that has made the makespan shorter by this share.
-      policy: What chooses insertion moves: ``"default"`` for the trained weights of the package, a file of
-        weights, or an `InsertionPolicy`. ``None`` or ``"none"`` chooses without weights.
+      policy: What chooses insertion moves: ``"default"`` for the trained weights of the package, an
+        `InsertionPolicy`, or a file of one, which is read at once. ``None`` or ``"none"`` chooses without
+        weights.
 
     Raises:
       ConfigError: A value is out of range, or the file cannot be read.
@@ -137,6 +138,9 @@ class ListSearchConfig:
                     f"{type(self).__name__}: {name} is {shown(given)}; give a number from 0 to {most:g}"
                 )
             object.__setattr__(self, name, value)
+        if self.policy not in (None, "none", "default") and isinstance(self.policy, (str, os.PathLike)):
+            # Settings are values: a file that changes later changes none.
+            object.__setattr__(self, "policy", load_insertion_policy(self.policy))
         _ = self.insertion_policy
 
     @property
@@ -149,8 +153,6 @@ class ListSearchConfig:
                 return InsertionPolicy()
             case "default":
                 return default_insertion_policy()
-            case str() | os.PathLike():
-                return load_insertion_policy(self.policy)
         raise ConfigError(
             f"{type(self).__name__}: policy is {shown(self.policy)}; give 'default', 'none', a file of "
             "weights or an InsertionPolicy"
