@@ -96,17 +96,17 @@ def test_wrong_files_are_refused(tmp_path: pathlib.Path) -> None:
 def test_settings_name_a_policy(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "policy.toml"
     save_insertion_policy(file, default_insertion_policy())
-    assert ListSearchConfig().insertion_policy == default_insertion_policy()
-    from_file = ListSearchConfig(policy=str(file))
+    assert ListSearchConfig().chosen_policy == default_insertion_policy()
+    from_file = ListSearchConfig(insertion_policy=str(file))
     file.unlink()
-    assert from_file.policy == from_file.insertion_policy == default_insertion_policy()
-    assert ListSearchConfig(policy=None).insertion_policy == InsertionPolicy()
-    assert ListSearch(policy="none").config.insertion_policy == InsertionPolicy()
-    assert ListSearch(policy=some_policy()).config.insertion_policy == some_policy()
-    with pytest.raises(ConfigError, match="policy is 3; give 'default'"):
-        ListSearchConfig(policy=3)  # type: ignore[arg-type]
+    assert from_file.insertion_policy == from_file.chosen_policy == default_insertion_policy()
+    assert ListSearchConfig(insertion_policy=None).chosen_policy == InsertionPolicy()
+    assert ListSearch(insertion_policy="none").config.chosen_policy == InsertionPolicy()
+    assert ListSearch(insertion_policy=some_policy()).config.chosen_policy == some_policy()
+    with pytest.raises(ConfigError, match="insertion_policy is 3; give 'default'"):
+        ListSearchConfig(insertion_policy=3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="missing"):
-        ListSearch(policy=str(tmp_path / "missing.toml"))
+        ListSearch(insertion_policy=str(tmp_path / "missing.toml"))
 
 
 @pytest.mark.parametrize("kind", ["value", "file"])
@@ -114,13 +114,13 @@ def test_a_solver_with_a_policy_reaches_a_worker(tmp_path: pathlib.Path, kind: s
     file = tmp_path / "policy.toml"
     policy = dataclasses.replace(some_policy(), candidates=8)
     save_insertion_policy(file, policy)
-    document, blobs = pack_solver(ListSearch(policy=policy if kind == "value" else str(file)))
+    document, blobs = pack_solver(ListSearch(insertion_policy=policy if kind == "value" else str(file)))
     file.unlink()
     there = tmp_path / "there"
     there.mkdir()
     solver, _ = unpack_solver(json.loads(json.dumps(document)), blobs, str(there))
     assert isinstance(solver, ListSearch)
-    assert solver.config.insertion_policy == policy
+    assert solver.config.chosen_policy == policy
 
 
 @needs_numba
@@ -130,7 +130,10 @@ def test_the_trained_weights_shorten_random_graphs() -> None:
         graph = generate("layered", 100, seed=900 + seed)
         plans = [
             optimize(
-                graph, Cluster.uniform(4, transfer=COSTLY), method=ListSearch(policy=name), evaluations=3000
+                graph,
+                Cluster.uniform(4, transfer=COSTLY),
+                method=ListSearch(insertion_policy=name),
+                evaluations=3000,
             )
             for name in ("none", "default")
         ]
@@ -177,7 +180,7 @@ def test_training_resumes_and_validates(tmp_path: pathlib.Path) -> None:
 @needs_numba
 def test_moves_of_the_first_round_are_uniform() -> None:
     graph, cluster = generate("layered", 60, seed=1), Cluster.uniform(2, transfer=COSTLY)
-    config = ListSearchConfig(policy=InsertionPolicy(candidates=1), least_gain=0.0)
+    config = ListSearchConfig(insertion_policy=InsertionPolicy(candidates=1), least_gain=0.0)
     search = ListSearchRun(graph, cluster, 0, config, describe=True)
     search.run(4000)
     moves = search.described_moves()
@@ -196,7 +199,7 @@ def test_the_command_trains(tmp_path: pathlib.Path, capsys: pytest.CaptureFixtur
     )
     assert main(["train", str(file), "--out", str(tmp_path / "run")]) == 0
     assert "1 rounds; best after round 1" in capsys.readouterr().out
-    assert ListSearch(policy=str(tmp_path / "run" / "policy.toml")).config.insertion_policy.move
+    assert ListSearch(insertion_policy=str(tmp_path / "run" / "policy.toml")).config.chosen_policy.move
     assert main(["train", str(file), "--out", str(tmp_path / "more"), "--tensorboard"]) == 2
     assert "leave them out" in capsys.readouterr().err
 

@@ -42,7 +42,7 @@ class InsertionPolicy:
 
     Examples:
       >>> from regal_jax.heuristics import InsertionPolicy, ListSearchConfig
-      >>> ListSearchConfig(policy=InsertionPolicy()).policy.candidates  # without weights
+      >>> ListSearchConfig(insertion_policy=InsertionPolicy()).chosen_policy.candidates  # without weights
       8
     """
 

@@ -98,7 +98,7 @@ class ListSearchConfig:
       insert_after: Schedules after which insertion moves begin, where transfers take time.
       turn: Number of insertions after which the search decides whether to make list schedules again.
       least_gain: Insertion moves go on after a turn that has made the makespan shorter by this share.
-      policy: What chooses insertion moves: ``"default"`` for the trained weights of the package, an
+      insertion_policy: What chooses insertion moves: ``"default"`` for the trained weights of the package, an
         `InsertionPolicy`, or a file of one, which is read at once. ``None`` or ``"none"`` chooses without
         weights.
 
@@ -121,7 +121,7 @@ class ListSearchConfig:
     insert_after: int = 500
     turn: int = 250
     least_gain: float = 0.001
-    policy: InsertionPolicy | str | os.PathLike[str] | None = "default"
+    insertion_policy: InsertionPolicy | str | os.PathLike[str] | None = "default"
 
     def __post_init__(self) -> None:
         for name in ("ranks", "prices", "look", "turn"):
@@ -138,24 +138,25 @@ class ListSearchConfig:
                     f"{type(self).__name__}: {name} is {shown(given)}; give a number from 0 to {most:g}"
                 )
             object.__setattr__(self, name, value)
-        if self.policy not in (None, "none", "default") and isinstance(self.policy, (str, os.PathLike)):
+        named = self.insertion_policy
+        if named not in (None, "none", "default") and isinstance(named, (str, os.PathLike)):
             # Settings are values: a file that changes later changes none.
-            object.__setattr__(self, "policy", load_insertion_policy(self.policy))
-        _ = self.insertion_policy
+            object.__setattr__(self, "insertion_policy", load_insertion_policy(named))
+        _ = self.chosen_policy
 
     @property
-    def insertion_policy(self) -> InsertionPolicy:
-        """The policy that `policy` names."""
-        match self.policy:
+    def chosen_policy(self) -> InsertionPolicy:
+        """The policy that `insertion_policy` names."""
+        match self.insertion_policy:
             case InsertionPolicy():
-                return self.policy
+                return self.insertion_policy
             case None | "none":
                 return InsertionPolicy()
             case "default":
                 return default_insertion_policy()
         raise ConfigError(
-            f"{type(self).__name__}: policy is {shown(self.policy)}; give 'default', 'none', a file of "
-            "weights or an InsertionPolicy"
+            f"{type(self).__name__}: insertion_policy is {shown(self.insertion_policy)}; give 'default', "
+            "'none', a file of weights or an InsertionPolicy"
         )
 
     @property
@@ -240,7 +241,7 @@ class ListSearchRun(HostSearch):
         pays = d > 1 and bool(self._transfer_times().any())
         self._moves: Insertion | None = None
         if pays:
-            policy = self._config.insertion_policy
+            policy = self._config.chosen_policy
             self._moves = Insertion(graph, self._layout, self._room, moves, policy, describe=describe)
         self._inserting, self._turn_ends = False, self._config.insert_after
         self._lists, self._insertions, self._owed = self._least_lists, 0, 0

@@ -226,7 +226,9 @@ def _kept(
     rows = [np.zeros((0, 0), np.float32)]
     for pair in pairs:
         check_interrupt()
-        search = ListSearchRun(*pair, (config.seed, number), ListSearchConfig(policy=policy), describe=True)
+        search = ListSearchRun(
+            *pair, (config.seed, number), ListSearchConfig(insertion_policy=policy), describe=True
+        )
         search.run(config.evaluations)
         described = search.described_moves()
         done()
@@ -243,7 +245,7 @@ def _makespans(config: InsertionTrainConfig, pairs: Sequence[Pair], policy: Inse
     found = []
     for pair in pairs:
         check_interrupt()
-        search = ListSearchRun(*pair, config.seed, ListSearchConfig(policy=policy))
+        search = ListSearchRun(*pair, config.seed, ListSearchConfig(insertion_policy=policy))
         search.run(config.evaluations)
         found.append(search.best)
     return np.array(found)
