@@ -367,7 +367,7 @@ def test_work_beside_the_budget_is_told(graph, monkeypatch):
     def work(**options):
         made.clear()
         plan = optimize(graph, TWO, evaluations=150, **options)
-        assert plan.provenance["seconds"] >= 0
+        assert plan.provenance["seconds"] > 0
         return plan.provenance["work"]
 
     none = {"schedules": 0, "placements": 0}

@@ -139,25 +139,22 @@ class ListSearchConfig:
                 )
             object.__setattr__(self, name, value)
         named = self.insertion_policy
-        if named not in (None, "none", "default") and isinstance(named, (str, os.PathLike)):
-            # Settings are values: a file that changes later changes none.
-            object.__setattr__(self, "insertion_policy", load_insertion_policy(named))
-        _ = self.chosen_policy
+        if named in (None, "none", "default") or isinstance(named, InsertionPolicy):
+            return  # The weights of the package are read when they are needed.
+        if not isinstance(named, (str, os.PathLike)):
+            raise ConfigError(
+                f"{type(self).__name__}: insertion_policy is {shown(named)}; give 'default', 'none', a file "
+                "of weights or an InsertionPolicy"
+            )
+        # Settings are values: a file that changes later changes none.
+        object.__setattr__(self, "insertion_policy", load_insertion_policy(named))
 
     @property
     def chosen_policy(self) -> InsertionPolicy:
         """The policy that `insertion_policy` names."""
-        match self.insertion_policy:
-            case InsertionPolicy():
-                return self.insertion_policy
-            case None | "none":
-                return InsertionPolicy()
-            case "default":
-                return default_insertion_policy()
-        raise ConfigError(
-            f"{type(self).__name__}: insertion_policy is {shown(self.insertion_policy)}; give 'default', "
-            "'none', a file of weights or an InsertionPolicy"
-        )
+        if isinstance(self.insertion_policy, InsertionPolicy):
+            return self.insertion_policy
+        return default_insertion_policy() if self.insertion_policy == "default" else InsertionPolicy()
 
     @property
     def rules(self) -> tuple[Rule, ...]:

@@ -117,9 +117,8 @@ def train_insertion(
         pairs, held_out = (
             list(_pairs(config, split, graphs)) for split, graphs in zip(_WORDS, sets, strict=True)
         )
-        without = InsertionPolicy()
-        before = _makespans(config, held_out, without)
         policy = InsertionPolicy()
+        before = _makespans(config, held_out, policy)
         found: list[tuple[float, int, InsertionPolicy, InsertionValidation]] = []
         moves: list[np.ndarray] = []
         metrics = JsonLines(folder / METRICS)
@@ -129,13 +128,13 @@ def train_insertion(
             one, file = dataclasses.replace(policy, candidates=1), folder / f"moves-{number}.npy"
             with progress_bar(progress, f"round {number}", len(pairs), 0) as bar:
                 moves.append(_kept(file, config, pairs, one, number, bar.update))
-            policy = fit(np.concatenate(moves), config.ridge)
+            seen = np.concatenate(moves)
+            policy = fit(seen, config.ridge)
             best = _validated(before, _makespans(config, held_out, policy))
             found.append((best.improvement if held_out else number, number, policy, best))
-            shorter = float(np.concatenate(moves)[:, -1].astype(bool).mean())
-            record = {"step": number, "moves": sum(map(len, moves)), "shorter": shorter, **best._asdict()}
             if number > known:
-                metrics.append(record)
+                shorter = float(seen[:, -1].mean(dtype=np.float64))
+                metrics.append({"step": number, "moves": len(seen), "shorter": shorter, **best._asdict()})
             _, step, chosen, _ = max(found, key=lambda each: each[0])
             save_insertion_policy(folder / WEIGHTS, chosen, f"Round {step} of {config.rounds}.")
     _, step, policy, best = max(found, key=lambda each: each[0])
@@ -223,7 +222,7 @@ def _kept(
     """``[R, SEEN + 1]`` float32, the moves of a search for each pair, from the file if it is there."""
     if file.exists():
         return np.load(file, allow_pickle=False)
-    rows = [np.zeros((0, 0), np.float32)]
+    rows = []
     for pair in pairs:
         check_interrupt()
         search = ListSearchRun(
@@ -233,8 +232,7 @@ def _kept(
         described = search.described_moves()
         done()
         rows.append(np.column_stack([described[:, :-2], described[:, -1] > 0]).astype(np.float32))
-    width = max(each.shape[1] for each in rows)
-    whole = np.concatenate([each.reshape(-1, width) for each in rows])
+    whole = np.concatenate(rows)
     data = io.BytesIO()
     np.save(data, whole, allow_pickle=False)
     write_atomically(file, data.getvalue())

@@ -63,7 +63,7 @@ def constructed_plans(
     with counting() as work:
         plans = solver.construct_all([instance_of(*pair, settings, seconds=seconds) for pair in pairs])
     took = clock.spent / len(pairs)
-    spent = {"seconds": round(took, 3), "work": _counts(work, len(pairs))}
+    spent = {"seconds": round(took, 6), "work": _counts(work, len(pairs))}
     if not isinstance(plans, Sequence) or len(plans) != len(pairs):
         count = f"{len(plans)} plans" if isinstance(plans, Sequence) else f"a {type(plans).__name__}"
         raise PlanError(
@@ -108,7 +108,7 @@ def finished_plan(
     status = turns[-1].status if turns and ended is None else ended or Status.BUDGET
     seconds = start.seconds + sum(turn.seconds for turn in turns)
     work = sum((turn.work for turn in turns), start.work)
-    took = {"seconds": round(seconds, 3), "work": _counts(work)}
+    took = {"seconds": round(seconds, 6), "work": _counts(work)}
     if not turns and status is not Status.OPTIMAL:
         stopped = {"evaluations": spent, "stopped": status.name.lower(), **took}
         return dataclasses.replace(best, provenance={**_common(settings), **best.provenance, **stopped})
