@@ -19,7 +19,7 @@ from regal_jax.errors import ConfigError, FormatError
 from regal_jax.execution import ExecutionRecord, PlannedFunction, measure_cluster
 from regal_jax.execution.devices.actions import Move, Segment, actions_of
 from regal_jax.execution.devices.links import fit_link
-from regal_jax.graph import transfer_times
+from regal_jax.graph import allowed_matrix, transfer_times
 from regal_jax.importers.jax_program import trace_call
 from regal_jax.plan import insert_transfers
 from regal_jax.runtime import interrupts
@@ -295,6 +295,31 @@ def test_ordered_effects_keep_their_order():
     close(execute(plan, fn)(X), X + 6)
     jax.effects_barrier()
     assert seen == list(range(6))
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_a_barrier_waits_for_the_effects_of_all_devices(ordered):
+    seen = []
+
+    def fn(x, a):
+        for _ in range(6):
+            a = a @ a  # So that the operand of the callback is not there when the call returns.
+        jax.debug.callback(lambda y: seen.append(1), a[0, 0], ordered=ordered)
+        return x + 1
+
+    a = jnp.zeros((1000, 1000))
+    graph = from_jax(fn, X, a)
+    assert graph.op_kinds[-1] == "add"
+    cluster = Cluster.uniform(2)
+    placement = allowed_matrix(graph, cluster)[:, 1].astype(int)
+    placement[-1] = 0
+    assert set(placement) == {0, 1}
+    events = insert_transfers(graph, cluster, placement, np.arange(graph.num_ops))
+    run = execute(Plan.from_events(graph, cluster, placement, events), fn)
+    for calls in (1, 2):
+        run(X, a)
+        jax.effects_barrier()
+        assert len(seen) == calls
 
 
 def fails(x):

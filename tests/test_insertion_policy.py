@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regal_jax import Cluster, ListSearch, optimize
+from regal_jax import Cluster, ListSearch, Objective, PeakSearch, optimize
 from regal_jax.cli.main import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, FormatError
@@ -16,7 +16,9 @@ from regal_jax.heuristics import (
     InsertionPolicy,
     ListSearchConfig,
     ListSearchRun,
+    PeakSearchConfig,
     load_insertion_policy,
+    named_insertion_policy,
     save_insertion_policy,
 )
 from regal_jax.heuristics.insertion_features import MOVE_FEATURES, PLACE_FEATURES
@@ -28,6 +30,7 @@ from regal_jax.learning.insertion import (
 )
 from regal_jax.learning.insertion.train import fit
 from regal_jax.runtime.compiling import usable
+from regal_jax.solvers import Auto, HostStage, with_settings
 from regal_jax.solvers.wire import pack_solver, unpack_solver
 
 COSTLY = "blocking:latency=25us"
@@ -107,6 +110,53 @@ def test_settings_name_a_policy(tmp_path: pathlib.Path) -> None:
         ListSearchConfig(insertion_policy=3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="missing"):
         ListSearch(insertion_policy=str(tmp_path / "missing.toml"))
+
+
+def test_the_controls_have_names() -> None:
+    untrained = named_insertion_policy("untrained")
+    assert untrained == named_insertion_policy("untrained-0") == named_insertion_policy("untrained")
+    assert untrained != named_insertion_policy("untrained-1")
+    weights = np.concatenate([untrained.move, untrained.place])
+    assert len(weights) == len(MOVE_FEATURES) + len(PLACE_FEATURES) + 2
+    assert 0.5 < weights.std() < 2
+    by_hand = named_insertion_policy("by-hand")
+    assert dict(zip((*MOVE_FEATURES, "constant"), by_hand.move, strict=True))["transfers_change"] == -1
+    assert ListSearchConfig(insertion_policy="by-hand").chosen_policy == by_hand
+    assert ListSearchConfig(insertion_policy="untrained-2").chosen_policy == named_insertion_policy(
+        "untrained-2"
+    )
+    for name in ("untrained-01", "untrained-", "Default", "trained"):
+        with pytest.raises(ConfigError, match="there is no"):
+            named_insertion_policy(name)
+        with pytest.raises(ConfigError):  # It would be a file, and there is none.
+            ListSearchConfig(insertion_policy=name)
+
+
+@needs_numba
+def test_auto_takes_settings_of_its_searches() -> None:
+    solver = with_settings(Auto(), {"list_search.insertion_policy": "by-hand", "peak_search.tries": 30})
+    assert solver == Auto(
+        list_search=ListSearchConfig(insertion_policy="by-hand"), peak_search=PeakSearchConfig(tries=30)
+    )
+    hosts = [solver.agenda(objective, 2).stages[0] for objective in Objective]
+    assert [host.solver for host in hosts if isinstance(host, HostStage)] == [
+        ListSearch(insertion_policy="by-hand"),
+        PeakSearch(tries=30),
+    ]
+    graph = generate("layered", 60, seed=3)
+    cluster = Cluster.uniform(2, transfer="blocking:latency=25us")
+    spans = {
+        name: optimize(
+            graph,
+            cluster,
+            method=Auto(list_search=ListSearchConfig(insertion_policy=name)),
+            evaluations=3000,
+            progress=False,
+        ).makespan
+        for name in ("default", "none", "untrained")
+    }
+    assert spans["default"] != spans["none"]
+    assert spans["default"] < spans["untrained"]
 
 
 @pytest.mark.parametrize("kind", ["value", "file"])

@@ -38,7 +38,7 @@ from regal_jax.cli import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning, PlanError
 from regal_jax.experiments import EvaluationConfig, report, run_evaluation
-from regal_jax.heuristics import HEURISTICS, HostSearch, list_scheduling, run_heuristic
+from regal_jax.heuristics import HEURISTICS, HostSearch, PeakSearchConfig, list_scheduling, run_heuristic
 from regal_jax.plan import Objective, Plan, PlanStatus
 from regal_jax.policies import Policy, PolicyConfig, save_policy
 from regal_jax.problem import make_problem
@@ -286,6 +286,8 @@ def test_settings_are_checked_and_named_after_the_solver():
         (lambda: Heuristic("magic"), "Heuristic: unknown heuristic 'magic'"),
         (lambda: Auto(BrkgaConfig), "Auto: brkga is"),
         (lambda: Auto(Brkga()), "Auto: brkga is"),
+        (lambda: Auto(list_search=PeakSearchConfig()), "Auto: list_search is .* give a ListSearchConfig"),
+        (lambda: Auto(peak_search=PeakSearch()), "Auto: peak_search is .* give a PeakSearchConfig"),
         (lambda: Portfolio(), "Portfolio: no solvers"),
         (lambda: Portfolio(ListSearch(), Heuristic("heft")), "Portfolio: .* cannot be a stage"),
         (lambda: Portfolio(ListSearch(), SMALL, shares=(1,)), "Portfolio: 1 shares for 2 solvers"),

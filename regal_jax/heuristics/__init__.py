@@ -6,6 +6,7 @@ from regal_jax.heuristics.host_search import HostSearch
 from regal_jax.heuristics.insertion_policy import (
     InsertionPolicy,
     load_insertion_policy,
+    named_insertion_policy,
     save_insertion_policy,
 )
 from regal_jax.heuristics.list_race import ListSearchRace
@@ -51,6 +52,7 @@ __all__ = [
     "heuristic_plans",
     "least_random_order",
     "load_insertion_policy",
+    "named_insertion_policy",
     "order_peak",
     "run_heuristic",
     "save_insertion_policy",

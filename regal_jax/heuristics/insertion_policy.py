@@ -4,9 +4,12 @@ import dataclasses
 import functools
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from typing import Any, Final
+
+import numpy as np
 
 from regal_jax.checks import check_setting, real, shown
 from regal_jax.errors import ConfigError, FormatError
@@ -14,11 +17,17 @@ from regal_jax.heuristics.insertion_features import MOVE_FEATURES, PLACE_FEATURE
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.documents import read_toml
 
-__all__ = ["InsertionPolicy", "load_insertion_policy", "save_insertion_policy"]
+__all__ = ["InsertionPolicy", "load_insertion_policy", "named_insertion_policy", "save_insertion_policy"]
 
 _FEATURES: Final = {"move": MOVE_FEATURES, "place": PLACE_FEATURES}
 _CONSTANT: Final = "constant"
 _MOST: Final = 8
+_UNTRAINED: Final = re.compile(r"untrained(?:-(0|[1-9]\d{0,5}))?")
+_BY_HAND: Final = {
+    "move": {"transfers_change": -1.0, _CONSTANT: 6.0},
+    "place": {"before": 1.0, "behind": 1.0, "least_slack": -10.0},
+}
+"""Weights that no training chose: little slack and much room, or less time of transfers."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +121,42 @@ def save_insertion_policy(path: str | os.PathLike[str], policy: InsertionPolicy,
         weights = zip((*features, _CONSTANT), getattr(policy, table), strict=True)
         lines += ["", f"[{table}]", *(f"{name} = {weight!r}" for name, weight in weights)]
     write_atomically(path, ("\n".join(lines).lstrip("\n") + "\n").encode())
+
+
+def is_insertion_policy_name(name: object) -> bool:
+    """Whether `named_insertion_policy` has a policy of that name."""
+    return isinstance(name, str) and (
+        name in ("default", "none", "by-hand") or bool(_UNTRAINED.fullmatch(name))
+    )
+
+
+def named_insertion_policy(name: str) -> InsertionPolicy:
+    """A policy of the package.
+
+    Args:
+      name: ``"default"`` for the trained weights; the others are controls. ``"none"`` has no weights,
+        ``"by-hand"`` has a few that were set by hand, and ``"untrained"`` random ones, of unit variance.
+        ``"untrained-1"`` and so on have other random weights.
+
+    Raises:
+      ConfigError: There is no such name.
+    """
+    if not is_insertion_policy_name(name):
+        raise ConfigError(f"InsertionPolicy: there is no {name!r}; use default, none, by-hand or untrained")
+    if name == "none":
+        return InsertionPolicy()
+    if name == "default":
+        return default_insertion_policy()
+    if name == "by-hand":
+        move, place = (
+            tuple(_BY_HAND[table].get(feature, 0.0) for feature in (*features, _CONSTANT))
+            for table, features in _FEATURES.items()
+        )
+        return InsertionPolicy(move, place)
+    drawn = _UNTRAINED.fullmatch(name)
+    rng = np.random.default_rng(int(drawn[1] or 0) if drawn else 0)
+    move, place = (rng.normal(size=len(features) + 1).tolist() for features in _FEATURES.values())
+    return InsertionPolicy(move, place)
 
 
 @functools.cache

@@ -18,8 +18,9 @@ from regal_jax.heuristics.host_search import HostSearch
 from regal_jax.heuristics.insertion import Insertion, Schedule
 from regal_jax.heuristics.insertion_policy import (
     InsertionPolicy,
-    default_insertion_policy,
+    is_insertion_policy_name,
     load_insertion_policy,
+    named_insertion_policy,
 )
 from regal_jax.heuristics.list_scheduling import (
     MEMORY_RULES,
@@ -98,9 +99,9 @@ class ListSearchConfig:
       insert_after: Schedules after which insertion moves begin, where transfers take time.
       turn: Number of insertions after which the search decides whether to make list schedules again.
       least_gain: Insertion moves go on after a turn that has made the makespan shorter by this share.
-      insertion_policy: What chooses insertion moves: ``"default"`` for the trained weights of the package, an
-        `InsertionPolicy`, or a file of one, which is read at once. ``None`` or ``"none"`` chooses without
-        weights.
+      insertion_policy: What chooses insertion moves: ``"default"`` for the trained weights of the package,
+        another name of `regal_jax.heuristics.named_insertion_policy`, an `InsertionPolicy`, or a file of one,
+        which is read at once. ``None`` or ``"none"`` chooses without weights.
 
     Raises:
       ConfigError: A value is out of range, or the file cannot be read.
@@ -139,7 +140,7 @@ class ListSearchConfig:
                 )
             object.__setattr__(self, name, value)
         named = self.insertion_policy
-        if named in (None, "none", "default") or isinstance(named, InsertionPolicy):
+        if named is None or is_insertion_policy_name(named) or isinstance(named, InsertionPolicy):
             return  # The weights of the package are read when they are needed.
         if not isinstance(named, (str, os.PathLike)):
             raise ConfigError(
@@ -154,7 +155,8 @@ class ListSearchConfig:
         """The policy that `insertion_policy` names."""
         if isinstance(self.insertion_policy, InsertionPolicy):
             return self.insertion_policy
-        return default_insertion_policy() if self.insertion_policy == "default" else InsertionPolicy()
+        # A file was read when the settings were made.
+        return named_insertion_policy(str(self.insertion_policy or "none"))
 
     @property
     def rules(self) -> tuple[Rule, ...]:

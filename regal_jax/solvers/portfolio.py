@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Final
 
 from regal_jax.checks import real, shown
 from regal_jax.errors import ConfigError
+from regal_jax.heuristics import ListSearchConfig, PeakSearchConfig
 from regal_jax.plan import Objective
 from regal_jax.runtime.compiling import usable
 from regal_jax.search import AnnealingConfig, BrkgaConfig
@@ -12,13 +13,13 @@ from regal_jax.solve import Part
 from regal_jax.solvers.guide import Guide, PolicyLike
 from regal_jax.solvers.orders import OrderSearch
 from regal_jax.solvers.protocol import Agenda, DeviceSolver, DeviceStage, HostSolver, HostStage, Solver
-from regal_jax.solvers.searches import Brkga, ListSearch, PeakSearch
+from regal_jax.solvers.searches import ListSearch, PeakSearch, settings_of
 
 __all__ = ["Auto", "Portfolio"]
 
 _BRKGA_SHARE: Final = 0.8
-_HOST_SEARCHES: Final = (ListSearch(), OrderSearch(weights="default"), PeakSearch())
-"""The first solver that supports the objective and the number of devices."""
+_ORDER_SEARCH: Final = OrderSearch(weights="default")
+"""The search on the host for peak memory on one device."""
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -119,15 +120,25 @@ class Auto(Solver):
       brkga: Settings of BRKGA.
       policy: What guides BRKGA, as in `Brkga`. With ``None``, nothing does after a search on the host, else
         the shipped weights, if there are any.
+      list_search: Settings of the search on the host for the makespan.
+      peak_search: The same for peak memory on several devices.
+
+    Raises:
+      ConfigError: A field holds no settings of its search.
     """
 
     name: ClassVar[str] = "auto"
     brkga: BrkgaConfig = dataclasses.field(default_factory=BrkgaConfig)
     policy: PolicyLike = None
+    list_search: ListSearchConfig = dataclasses.field(default_factory=ListSearchConfig)
+    peak_search: PeakSearchConfig = dataclasses.field(default_factory=PeakSearchConfig)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.brkga, BrkgaConfig) or isinstance(self.brkga, Brkga):
-            raise ConfigError(f"Auto: brkga is {self.brkga!r}; give a BrkgaConfig")
+        kinds = {"brkga": BrkgaConfig, "list_search": ListSearchConfig, "peak_search": PeakSearchConfig}
+        for name, kind in kinds.items():
+            given = getattr(self, name)
+            if not isinstance(given, kind) or isinstance(given, Solver):
+                raise ConfigError(f"Auto: {name} is {given!r}; give a {kind.__name__}")
 
     @property
     def config(self) -> BrkgaConfig:
@@ -147,8 +158,13 @@ class Auto(Solver):
         if (num_devices < 2 and makespan) or not usable():
             parts = (Part(_BRKGA_SHARE, self.brkga), Part(1.0, AnnealingConfig()))
             return Agenda((DeviceStage(parts, guide),))
-        searches = [solver for solver in _HOST_SEARCHES if solver.suits(objective, num_devices)]
-        host = HostStage(searches[0], contracts=makespan)
+        searches: tuple[HostSolver, ...] = (
+            settings_of(self.list_search, ListSearch),
+            _ORDER_SEARCH,
+            settings_of(self.peak_search, PeakSearch),
+        )
+        search = next(search for search in searches if search.suits(objective, num_devices))
+        host = HostStage(search, contracts=makespan)
         if self.policy is None:
             # After a search on the host, the shipped weights gain less than their inputs cost.
             guide = None

@@ -50,6 +50,7 @@ class Run:
         self._values = dict(values)
         self._left = dict(uses)
         self._lock = threading.Lock()
+        self._caller = threading.current_thread()
         self._stop = threading.Event()
         self._failure: BaseException | None = None
         # Events for which other threads wait: the values that are sent, and the ends of segments.
@@ -106,6 +107,9 @@ class Run:
             for number, action in enumerate(self._actions):
                 if self._device_of(action) == device:
                     self._act(number, action)
+            if threading.current_thread() is not self._caller:
+                # JAX keeps pending effects by thread, so a barrier of the caller does not wait for these.
+                jax.effects_barrier()
         except _Stopped:
             pass
         # The caller raises the first failure.
