@@ -31,8 +31,6 @@ LOST = 4
 """Exit code where another process of the run has ended."""
 _GRACE: Final = 1.0
 """Seconds that the first process leaves to the others, which are connected to it, to notice the loss."""
-_REGAL: Final = "regal"
-"""System that is trained if the file names none."""
 _EPILOG = """\
 The settings are described in docs/training.md. Paths in the file are relative to the file's folder, those
 given with --set to the working directory.
@@ -186,7 +184,7 @@ def _config(path: pathlib.Path, changes: Sequence[str]) -> "Config":
     from regal_jax.datasets.load import NAMED_PATHS
 
     document = read_toml(path)
-    kind = _kind(path, document.pop("system", _REGAL))
+    kind = _kind(path, document.pop("system", None))
 
     def beside(given: Any) -> Any:
         """Paths relative to the file's folder. What is no path is left for the check of the document."""
@@ -205,15 +203,15 @@ def _config(path: pathlib.Path, changes: Sequence[str]) -> "Config":
 
 
 def _kind(path: pathlib.Path, system: Any) -> "type[Config]":
-    """The class of settings for a system."""
+    """The class of settings for a system, that of REGAL if none is named."""
     from regal_jax.learning import TrainConfig, gflownet, insertion, ordering
 
-    kinds = {
-        _REGAL: TrainConfig,
-        ordering.SYSTEM: ordering.OrderTrainConfig,
-        gflownet.SYSTEM: gflownet.GflownetTrainConfig,
-        insertion.SYSTEM: insertion.InsertionTrainConfig,
-    }
+    every = (
+        TrainConfig, ordering.OrderTrainConfig, gflownet.GflownetTrainConfig, insertion.InsertionTrainConfig,
+    )  # fmt: skip
+    kinds: dict[str, type[Config]] = {kind.system: kind for kind in every}
+    if system is None:
+        return TrainConfig
     if not isinstance(system, str) or system not in kinds:
         raise ConfigError(f"{path}: system is {shown(system)}; use one of {', '.join(kinds)}")
     return kinds[system]

@@ -3,21 +3,19 @@
 import dataclasses
 import enum
 import math
-import os
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from regal_jax.checks import shown
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.even_split import even_split
-from regal_jax.learning.settings import above_fields, build, least_fields, member_field, plain, whole_fields
+from regal_jax.learning.settings import SystemConfig, above_fields, least_fields, member_field, whole_fields
 from regal_jax.plan import Objective
 from regal_jax.policies import PolicyConfig
 from regal_jax.policies.checks import flag
 from regal_jax.search import BrkgaConfig
 from regal_jax.solve import ENCODINGS
-from regal_jax.storage.documents import read_toml
 
 __all__ = ["Baseline", "Contract", "DataConfig", "OptimizerConfig", "TaskConfig", "TrainConfig"]
 
@@ -198,7 +196,7 @@ class OptimizerConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(SystemConfig):
     """A training run.
 
     Attributes:
@@ -216,6 +214,7 @@ class TrainConfig:
       ConfigError: A value is invalid.
     """
 
+    system: ClassVar[str] = "regal"
     seed: int = 0
     start: str = ""
     task: TaskConfig = dataclasses.field(default_factory=TaskConfig)
@@ -234,28 +233,8 @@ class TrainConfig:
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """The config in nested tables, as read from TOML; missing settings keep their defaults.
-
-        The objective of the policy may be left out: it is the task's.
-
-        Raises:
-          ConfigError: A name is unknown, or a value has a wrong type or is out of range; the message names
-            it.
-        """
-        return build(cls, _with_objective(document), "")
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The config in a TOML file.
-
-        Raises:
-          ConfigError: The file is missing or not TOML, or an error of `from_document`.
-        """
-        return cls.from_document(read_toml(path))
-
-    def as_document(self) -> dict[str, Any]:
-        """Nested tables of plain values, from which `from_document` makes an equal config."""
-        return plain(self)
+        """See `SystemConfig`. The objective of the policy may be left out: it is the task's."""
+        return super().from_document(_with_objective(document))
 
 
 def _with_objective(document: Mapping[str, Any]) -> Mapping[str, Any]:

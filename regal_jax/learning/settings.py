@@ -5,18 +5,20 @@ import enum
 import functools
 import math
 import operator
+import os
 import types
 import typing
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Self
 
 from regal_jax.checks import is_number, shown, whole
 from regal_jax.errors import ConfigError
+from regal_jax.storage.documents import read_toml
 
 __all__ = [
+    "SystemConfig",
     "above_fields",
     "build",
-    "build_system",
     "least_fields",
     "member_field",
     "plain",
@@ -46,18 +48,42 @@ def build(kind: type[_T], table: Any, path: str) -> _T:
         raise ConfigError(text if not path or text.startswith(path) else f"[{path[:-1]}] {text}") from None
 
 
-def build_system(kind: type[_T], document: Any, system: str) -> _T:
-    """An instance of ``kind`` from a document, which may say ``system``.
+class SystemConfig:
+    """Base of the settings of a training run: nested dataclasses, read from TOML.
 
-    Raises:
-      ConfigError: The document is for another system, or an error of `build`.
+    Attributes:
+      system: What the run trains: the value of ``system`` in a file of settings.
     """
-    if isinstance(document, Mapping):
-        named = document.get("system", system)
-        if named != system:
-            raise ConfigError(f"system: is {shown(named)}; give {system!r}, or leave it out")
-        document = {name: value for name, value in document.items() if name != "system"}
-    return build(kind, document, "")
+
+    system: ClassVar[str]
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """The config in nested tables, as read from TOML; missing settings keep their defaults.
+
+        Raises:
+          ConfigError: The document is for another system, a name is unknown, or a value has a wrong type or
+            is out of range; the message names it.
+        """
+        if isinstance(document, Mapping):
+            named = document.get("system", cls.system)
+            if named != cls.system:
+                raise ConfigError(f"system: is {shown(named)}; give {cls.system!r}, or leave it out")
+            document = {name: value for name, value in document.items() if name != "system"}
+        return build(cls, document, "")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """The config in a TOML file, which may contain ``system``.
+
+        Raises:
+          ConfigError: The file is missing or not TOML, or an error of `from_document`.
+        """
+        return cls.from_document(read_toml(path))
+
+    def as_document(self) -> dict[str, Any]:
+        """Nested tables of plain values, from which `from_document` makes an equal config."""
+        return {"system": self.system, **plain(self)}
 
 
 def _value(hint: Any, value: Any, path: str) -> Any:

@@ -1,7 +1,6 @@
 """Training of networks that sample schedules: GFlowNets, and PPO on the same environment."""
 
 from regal_jax.learning.gflownet.config import (
-    SYSTEM,
     GflownetDataConfig,
     GflownetOptimizerConfig,
     GflownetTrainConfig,
@@ -11,7 +10,6 @@ from regal_jax.learning.gflownet.config import (
 from regal_jax.learning.gflownet.train import GflownetTrainResult, GflownetValidation, train_gflownet
 
 __all__ = [
-    "SYSTEM",
     "GflownetDataConfig",
     "GflownetOptimizerConfig",
     "GflownetTrainConfig",

@@ -2,36 +2,28 @@
 
 import dataclasses
 import enum
-import os
-from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import Any, ClassVar
 
 from regal_jax.checks import shown, whole
 from regal_jax.datasets import FAMILIES
 from regal_jax.errors import ConfigError
 from regal_jax.gflownet import GflownetConfig
 from regal_jax.learning.settings import (
+    SystemConfig,
     above_fields,
-    build_system,
     least_fields,
     member_field,
-    plain,
     whole_fields,
 )
 from regal_jax.policies.checks import flag
-from regal_jax.storage.documents import read_toml
 
 __all__ = [
-    "SYSTEM",
     "GflownetDataConfig",
     "GflownetOptimizerConfig",
     "GflownetTrainConfig",
     "Loss",
     "PpoConfig",
 ]
-
-SYSTEM: Final = "gflownet"
-"""Value of ``system`` in a settings file."""
 
 
 class Loss(enum.StrEnum):
@@ -199,7 +191,7 @@ class GflownetOptimizerConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class GflownetTrainConfig:
+class GflownetTrainConfig(SystemConfig):
     """A training run of a schedule policy.
 
     Attributes:
@@ -214,6 +206,7 @@ class GflownetTrainConfig:
       ConfigError: A value is not allowed.
     """
 
+    system: ClassVar[str] = "gflownet"
     seed: int = 0
     start: str = ""
     data: GflownetDataConfig = dataclasses.field(default_factory=GflownetDataConfig)
@@ -226,25 +219,3 @@ class GflownetTrainConfig:
         loss = self.optimizer.loss
         model = dataclasses.replace(self.model, partition=loss is Loss.BALANCE, value=loss is Loss.PPO)
         object.__setattr__(self, "model", model)
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """A config from nested tables, as TOML gives them; missing values keep their defaults.
-
-        Raises:
-          ConfigError: An unknown name, a value of a wrong type or out of range; the message names it.
-        """
-        return build_system(cls, document, SYSTEM)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """A config from a TOML file, which may contain ``system = "gflownet"``.
-
-        Raises:
-          ConfigError: The file is missing or is not TOML, or as `from_document`.
-        """
-        return cls.from_document(read_toml(path))
-
-    def as_document(self) -> dict[str, Any]:
-        """Nested tables of plain values, from which `from_document` makes an equal config."""
-        return {"system": SYSTEM, **plain(self)}

@@ -1,6 +1,6 @@
 """Training of the policies that choose insertion moves."""
 
-from regal_jax.learning.insertion.config import SYSTEM, InsertionDataConfig, InsertionTrainConfig
+from regal_jax.learning.insertion.config import InsertionDataConfig, InsertionTrainConfig
 from regal_jax.learning.insertion.train import (
     InsertionTrainResult,
     InsertionValidation,
@@ -8,7 +8,6 @@ from regal_jax.learning.insertion.train import (
 )
 
 __all__ = [
-    "SYSTEM",
     "InsertionDataConfig",
     "InsertionTrainConfig",
     "InsertionTrainResult",

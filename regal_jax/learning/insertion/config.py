@@ -1,21 +1,16 @@
 """`InsertionTrainConfig`: everything that the training of an insertion policy depends on; read from TOML."""
 
 import dataclasses
-import os
-from collections.abc import Mapping, Sequence
-from typing import Any, Final, Self
+from collections.abc import Sequence
+from typing import ClassVar
 
 from regal_jax.checks import shown, whole
 from regal_jax.datasets import FAMILIES
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster
-from regal_jax.learning.settings import build_system, least_fields, plain, whole_fields
-from regal_jax.storage.documents import read_toml
+from regal_jax.learning.settings import SystemConfig, least_fields, whole_fields
 
-__all__ = ["SYSTEM", "InsertionDataConfig", "InsertionTrainConfig"]
-
-SYSTEM: Final = "insertion"
-"""Value of ``system`` in a settings file."""
+__all__ = ["InsertionDataConfig", "InsertionTrainConfig"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,7 +72,7 @@ class InsertionDataConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class InsertionTrainConfig:
+class InsertionTrainConfig(SystemConfig):
     """A training run of an insertion policy.
 
     Attributes:
@@ -91,6 +86,7 @@ class InsertionTrainConfig:
       ConfigError: A value is invalid.
     """
 
+    system: ClassVar[str] = "insertion"
     seed: int = 0
     rounds: int = 1
     evaluations: int = 5000
@@ -103,26 +99,3 @@ class InsertionTrainConfig:
         data = self.data
         if not (data.train or (data.families and data.generated)):
             raise ConfigError("data.train: there are no graphs; give a set, or families to generate")
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """The config in nested tables, as read from TOML; missing settings keep their defaults.
-
-        Raises:
-          ConfigError: A name is unknown, or a value has a wrong type or is out of range; the message names
-            it.
-        """
-        return build_system(cls, document, SYSTEM)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The config in a TOML file, which may contain ``system = "insertion"``.
-
-        Raises:
-          ConfigError: The file is missing or not TOML, or an error of `from_document`.
-        """
-        return cls.from_document(read_toml(path))
-
-    def as_document(self) -> dict[str, Any]:
-        """Nested tables of plain values, from which `from_document` makes an equal config."""
-        return {"system": SYSTEM, **plain(self)}

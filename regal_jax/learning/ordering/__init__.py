@@ -1,7 +1,6 @@
 """Training of Topoformer by REINFORCE with a greedy rollout as the baseline."""
 
 from regal_jax.learning.ordering.config import (
-    SYSTEM,
     OrderDataConfig,
     OrderOptimizerConfig,
     OrderTrainConfig,
@@ -9,7 +8,6 @@ from regal_jax.learning.ordering.config import (
 from regal_jax.learning.ordering.train import OrderTrainResult, OrderValidation, train_orders
 
 __all__ = [
-    "SYSTEM",
     "OrderDataConfig",
     "OrderOptimizerConfig",
     "OrderTrainConfig",

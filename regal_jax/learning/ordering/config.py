@@ -1,20 +1,15 @@
 """`OrderTrainConfig`: everything that a training run of Topoformer depends on; read from TOML."""
 
 import dataclasses
-import os
-from collections.abc import Mapping
-from typing import Any, Final, Self
+from typing import ClassVar, Final
 
 from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError
-from regal_jax.learning.settings import above_fields, build_system, least_fields, plain, whole_fields
+from regal_jax.learning.settings import SystemConfig, above_fields, least_fields, whole_fields
 from regal_jax.ordering import Decoder, TopoformerConfig
-from regal_jax.storage.documents import read_toml
 
-__all__ = ["SYSTEM", "OrderDataConfig", "OrderOptimizerConfig", "OrderTrainConfig"]
+__all__ = ["OrderDataConfig", "OrderOptimizerConfig", "OrderTrainConfig"]
 
-SYSTEM: Final = "topoformer"
-"""Value of ``system`` in a settings file."""
 _MOST_OPS: Final = 2**16 - 1
 """Largest number of ops of a graph that is ordered on a device."""
 
@@ -122,7 +117,7 @@ class OrderOptimizerConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class OrderTrainConfig:
+class OrderTrainConfig(SystemConfig):
     """A training run of Topoformer.
 
     Attributes:
@@ -136,6 +131,7 @@ class OrderTrainConfig:
       ConfigError: A value is invalid.
     """
 
+    system: ClassVar[str] = "topoformer"
     seed: int = 0
     start: str = ""
     data: OrderDataConfig = dataclasses.field(default_factory=OrderDataConfig)
@@ -149,26 +145,3 @@ class OrderTrainConfig:
                 f"optimizer.logit_norm: is {self.optimizer.logit_norm}, but a network with the "
                 "autoregressive decoder has no priorities; leave it out"
             )
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """The config in nested tables, as read from TOML; missing settings keep their defaults.
-
-        Raises:
-          ConfigError: A name is unknown, or a value has a wrong type or is out of range; the message names
-            it.
-        """
-        return build_system(cls, document, SYSTEM)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The config in a TOML file, which may contain ``system = "topoformer"``.
-
-        Raises:
-          ConfigError: The file is missing or not TOML, or an error of `from_document`.
-        """
-        return cls.from_document(read_toml(path))
-
-    def as_document(self) -> dict[str, Any]:
-        """Nested tables of plain values, from which `from_document` makes an equal config."""
-        return {"system": SYSTEM, **plain(self)}
