@@ -18,12 +18,14 @@ from test_generate import SEARCHES, check_replay, random_genes, small_problem
 from benchmarks.__main__ import main as benchmarks
 from regal_jax import Brkga, optimize, optimize_many
 from regal_jax.datasets import generate
-from regal_jax.encoding import preferences
+from regal_jax.encoding import encode_schedule, preferences
+from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.heuristics.brute_force import brute_force
-from regal_jax.plan import Objective, replay
+from regal_jax.plan import Objective, lower_bound, replay
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.simulate import generate_schedules
+from regal_jax.solve import ENCODINGS, fitness
 
 PEAK, TIME = Objective.PEAK_MEMORY, Objective.MAKESPAN
 seeds = st.integers(0, 2**32 - 1)
@@ -371,3 +373,32 @@ def test_the_benchmark(tmp_path, capsys):
     assert row["staged"] > 0
     assert row["staged_overflow"] == row["control_overflow"] == 0
     assert "over auto" in capsys.readouterr().out
+
+
+def test_an_objective_may_be_its_name():
+    graph, cluster = generate("layered", 9, seed=4), Cluster.uniform(2, transfer="blocking:latency=2us")
+    problem = small_problem(graph, cluster)
+    genes = random_genes(problem, np.random.default_rng(1))
+    encoding = ENCODINGS["schedule"]
+    for call in (
+        lambda objective: generated(problem, genes, "xla", objective),
+        lambda objective: fitness(problem, genes, objective, implementation="xla", encoding=encoding),
+    ):
+        programs = {
+            str(jax.make_jaxpr(functools.partial(call, goal))())
+            for goal in (PEAK, "peak-memory", TIME, "makespan")
+        }
+        assert len(programs) == 2
+    # The bound is kept with the graph, under either name.
+    fresh = generate("layered", 9, seed=4)
+    assert [lower_bound(fresh, cluster, str(objective)) for objective in Objective] == [
+        lower_bound(graph, cluster, objective) for objective in Objective
+    ]
+    refused = (
+        lambda: generated(problem, genes, "xla", "peak"),
+        lambda: lower_bound(graph, cluster, "peak"),
+        lambda: encode_schedule(graph, cluster, np.zeros(9, int), np.arange(9), objective="peak"),
+    )
+    for call in refused:
+        with pytest.raises(ConfigError, match="objective: unknown 'peak'"):
+            call()

@@ -63,7 +63,9 @@ def schedule_shapes(problem: Problem) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 @jax.named_scope("preferences")
-def preferences(problem: Problem, genes: Genes, objective: Objective = Objective.MAKESPAN) -> Preferences:
+def preferences(
+    problem: Problem, genes: Genes, objective: Objective | str = Objective.MAKESPAN
+) -> Preferences:
     """Decodes genes.
 
     A price is the cube of its key times four mean runtimes, and prohibitive if the key is 1. So most random
@@ -73,9 +75,12 @@ def preferences(problem: Problem, genes: Genes, objective: Objective = Objective
       problem: ``B`` graphs.
       genes: Leaves with leading ``[B, P]``, in the shapes of `schedule_shapes`.
       objective: What the schedules are for.
+
+    Raises:
+      ConfigError: There is no such objective.
     """
     # Every product is rounded once, whatever the order of operations, so that all backends agree.
-    if objective is Objective.MAKESPAN:
+    if Objective(objective) is Objective.MAKESPAN:
         longest, unit, tables = problem.rank.max(axis=-1), problem.op_time, (WASTES, BEHINDS)
     else:
         longest, unit, tables = problem.total_size, problem.op_size, (GROWTHS, HELDS)
@@ -99,7 +104,7 @@ def encode_schedule(
     devices: int | None = None,
     *,
     in_order: bool = True,
-    objective: Objective = Objective.MAKESPAN,
+    objective: Objective | str = Objective.MAKESPAN,
 ) -> dict[str, np.ndarray]:
     """Genes of one individual that decode to this placement and, with ``in_order``, this order of ops.
 
@@ -122,8 +127,9 @@ def encode_schedule(
 
     Raises:
       PlanError: Events that miss an op.
-      ConfigError: ``bucket`` does not hold the graph.
+      ConfigError: ``bucket`` does not hold the graph, or there is no such objective.
     """
+    objective = Objective(objective)
     bucket = Bucket.exact(graph) if bucket is None else bucket
     bucket.check_holds(graph)
     n, events = graph.num_ops, np.asarray(events)

@@ -33,7 +33,7 @@ class Objective(enum.StrEnum):
 
 
 @once_a_pair
-def lower_bound(graph: ComputationGraph, cluster: Cluster, objective: Objective) -> float:
+def lower_bound(graph: ComputationGraph, cluster: Cluster, objective: Objective | str) -> float:
     """A value of ``objective`` that no plan can beat.
 
     The bound on the makespan is the largest of:
@@ -55,8 +55,9 @@ def lower_bound(graph: ComputationGraph, cluster: Cluster, objective: Objective)
 
     Raises:
       ClusterError: The cluster does not fit the graph.
+      ConfigError: There is no such objective.
     """
-    if objective is Objective.PEAK_MEMORY:
+    if Objective(objective) is Objective.PEAK_MEMORY:
         allowed = allowed_matrix(graph, cluster)
         ends = (_spread(graph, allowed, held) for held in (graph.tensor_resident, graph.tensor_keep))
         return float(max(_busiest(graph, allowed), *ends))

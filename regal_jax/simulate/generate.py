@@ -64,7 +64,7 @@ def generate_schedules(
     problem: Problem,
     preferences: Preferences,
     *,
-    objective: Objective = Objective.MAKESPAN,
+    objective: Objective | str = Objective.MAKESPAN,
     implementation: str | None = None,
     memory: bool = True,
     positions: bool = False,
@@ -88,8 +88,8 @@ def generate_schedules(
       these events gives the same memory, and the same makespan up to float32 rounding.
 
     Raises:
-      ConfigError: The implementation is unknown or cannot run here, or the preferences have other sizes than
-        the problem.
+      ConfigError: The objective or the implementation is unknown, the implementation cannot run here, or
+        the preferences have other sizes than the problem.
     """
     if implementation is not None and implementation not in GENERATORS:
         raise ConfigError(
@@ -97,7 +97,7 @@ def generate_schedules(
         )
     _check_shapes(problem, preferences)
     goal: Goal = "fit"
-    if objective is Objective.PEAK_MEMORY:
+    if Objective(objective) is Objective.PEAK_MEMORY:
         goal = "peak"
     elif problem.unlimited:
         goal = "time"

@@ -15,7 +15,7 @@ __all__ = ["fitness"]
 def fitness(
     problem: Problem,
     genes: Genes,
-    objective: Objective = Objective.MAKESPAN,
+    objective: Objective | str = Objective.MAKESPAN,
     *,
     implementation: str | None = None,
     encoding: Encoding = CHROMOSOME,
@@ -34,6 +34,9 @@ def fitness(
 
     Returns:
       ``[B, P]`` float32, never NaN.
+
+    Raises:
+      ConfigError: There is no such objective.
     """
     objective = Objective(objective)
     memory = objective is not Objective.MAKESPAN or not problem.unlimited
