@@ -21,6 +21,7 @@ COMMANDS: Final = {
     "schedules": ("schedules", "seconds and speed-ups of a GFlowNet's schedules"),
     "encodings": ("encodings", "searches by each encoding, list search, auto"),
     "stages": ("stages", "auto with and without a stage of schedule generation"),
+    "optima": ("optima", "the gap of auto from proven optima of small graphs"),
     "order-seconds": ("order_seconds", "seconds of a network's orders beside approximate DP"),
     "orders": ("orders", "the value of a network's priorities for searches"),
     "compile": ("compiled", "memory and seconds of programs in planned orders"),
@@ -59,6 +60,7 @@ examples:
   python -m benchmarks order-seconds --ops 500 2000 --graphs 4 --references 1
   python -m benchmarks encodings --graphs 8 --seeds 1 2
   python -m benchmarks stages --aims even-split peak-memory
+  python -m benchmarks optima --graphs 60 --transfer free
   python -m benchmarks schedules --graphs 10 --samples 1000
   python -m benchmarks processes --count 1 2 4
   python -m benchmarks large --devices 2 8 --seconds 120

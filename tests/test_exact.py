@@ -11,12 +11,15 @@ import pytest
 from hypothesis import given, settings
 from strategies import instances
 
+from regal_jax import optimize, optimize_many
+from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, MissingExtraError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel
-from regal_jax.heuristics import best_heuristic
+from regal_jax.heuristics import HEURISTICS, best_heuristic
 from regal_jax.heuristics.brute_force import brute_force
-from regal_jax.heuristics.exact import cp_sat
+from regal_jax.heuristics.exact import cp_sat, is_provable, prove
 from regal_jax.plan import Objective, Plan, replay, transfer_event
+from regal_jax.solvers import Auto
 
 Instance = tuple[ComputationGraph, Cluster]
 
@@ -96,6 +99,47 @@ def test_cp_sat_peak_memory_equals_brute_force(instance: Instance) -> None:
 def test_cp_sat_peak_memory_of_several_devices_equals_brute_force(instance: Instance) -> None:
     graph, cluster = instance
     _check_against_brute_force(graph, _unlimited(cluster), Objective.PEAK_MEMORY)
+
+
+@settings(max_examples=40)
+@given(instance=instances(max_ops=6, devices=(2, 3)))
+def test_a_proof_equals_brute_force(instance: Instance) -> None:
+    graph, cluster = instance[0], _unlimited(instance[1])
+    assert is_provable(graph, cluster)
+    # A plan that uses one device, and the best one.
+    for given_plan in (HEURISTICS["single-device"](graph, cluster), brute_force(graph, cluster)):
+        plan, best = prove(graph, cluster, given_plan, effort=2.0), brute_force(graph, cluster)
+        events = graph.num_ops + graph.num_tensors * cluster.num_devices
+        slack = plan.provenance["resolution"] * events + 1e-9 * (1 + best.makespan)
+        assert plan.provenance["status"] == "optimal"
+        assert best.makespan - slack <= plan.provenance["bound"] <= best.makespan + 1e-9 * (1 + best.makespan)
+        assert best.makespan - slack <= plan.makespan <= best.makespan + slack
+        assert plan.makespan <= given_plan.makespan
+        plan.verify(graph)
+
+
+def test_auto_proves_plans_of_small_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster.uniform(5, transfer="delay:latency=5us,bandwidth=10GB/s")
+    graph = generate("layered", 11, seed=9037)
+    without = optimize(graph, cluster, method=Auto(prove=False), progress=False)
+    assert "status" not in without.provenance
+    plan = optimize(graph, cluster, progress=False)
+    assert plan.provenance["status"] == "optimal"
+    assert plan.makespan == plan.provenance["bound"] == cp_sat(graph, cluster, workers=1).makespan
+    assert plan.makespan <= without.makespan
+    assert not plan.optimal  # The bound that everybody can check is lower.
+    assert "optimal, as the solver has proven" in str(plan)
+    plan.verify(graph)
+    # Company does not change it.
+    again = optimize_many([graph, generate("layered", 9, seed=1)], cluster, progress=False)[0]
+    assert (again.makespan, again.provenance["status"]) == (plan.makespan, "optimal")
+    # Too few evaluations to be worth a proof, limited memory, too many ops, no OR-Tools.
+    assert "status" not in optimize(graph, cluster, evaluations=1000, progress=False).provenance
+    assert not is_provable(graph, Cluster.uniform(5, int(graph.tensor_bytes.sum()) - 1))
+    assert not is_provable(generate("layered", 40, seed=1), cluster)
+    assert not is_provable(generate("layered", 20, seed=1), Cluster.uniform(2, transfer="blocking"))
+    monkeypatch.setitem(sys.modules, "ortools", None)
+    assert optimize(graph, cluster, progress=False).sort_key == without.sort_key
 
 
 def _rendezvous() -> ComputationGraph:

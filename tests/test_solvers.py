@@ -286,6 +286,7 @@ def test_settings_are_checked_and_named_after_the_solver():
         (lambda: Heuristic("magic"), "Heuristic: unknown heuristic 'magic'"),
         (lambda: Auto(BrkgaConfig), "Auto: brkga is"),
         (lambda: Auto(Brkga()), "Auto: brkga is"),
+        (lambda: Auto(prove="never"), "Auto: prove is 'never'"),
         (lambda: Auto(list_search=PeakSearchConfig()), "Auto: list_search is .* give a ListSearchConfig"),
         (lambda: Auto(peak_search=PeakSearch()), "Auto: peak_search is .* give a PeakSearchConfig"),
         (lambda: Portfolio(), "Portfolio: no solvers"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import math
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Final
 
@@ -21,15 +22,23 @@ from regal_jax.heuristics.registry import best_heuristic
 from regal_jax.plan import Objective, Plan, lower_bound, makespan_upper_bound, transfer_event
 from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
 
-__all__ = ["cp_sat"]
+__all__ = ["cp_sat", "is_provable", "prove"]
 
 _HORIZON: Final = 10**9
 """Approximate upper limit of the sum of times after conversion to whole numbers."""
+_EQUAL: Final = 1e-6
+"""Units by which a makespan may exceed a whole number and be equal to it."""
 _ROUNDED: Final = 10**6
 """The same limit if times must be rounded; finer steps only make proofs slower."""
 
 _BLINK: Final = 0.1
 """Seconds."""
+_PROVABLE_OPS: Final = 32
+"""Largest number of ops of a graph whose plan `prove` looks at."""
+_PROVABLE_BLOCKING: Final = 16
+"""The same with blocking transfers, which are decisions, too."""
+_PROVABLE_CHOICES: Final = 512
+"""Largest number of pairs of an op and a device."""
 
 
 def _solve(solver: Any, model: Any) -> Any:
@@ -85,10 +94,7 @@ def cp_sat(
         raise ConfigError(f"cp_sat: workers must be at least 1, got {workers!r}")
     objective = Objective(objective)
     _check_supported(graph, cluster, objective)
-    try:
-        cp_model = importlib.import_module("ortools.sat.python.cp_model")
-    except ImportError:
-        raise MissingExtraError("ortools", "exact") from None
+    cp_model = _cp_model()
     hint = best_heuristic(graph, cluster, objective, seed=seed)[0]
     peak = PeakOnOne if cluster.num_devices == 1 else PeakOnDevices
     make = _Makespan if objective is Objective.MAKESPAN else peak
@@ -118,6 +124,74 @@ def cp_sat(
     return dataclasses.replace(plan, provenance=provenance)
 
 
+def is_provable(graph: ComputationGraph, cluster: Cluster) -> bool:
+    """Whether `prove` can look at plans of the graph: it is small, and memory cannot run out."""
+    most = _PROVABLE_BLOCKING if cluster.transfer is TransferModel.BLOCKING else _PROVABLE_OPS
+    small = graph.num_ops <= most and graph.num_ops * cluster.num_devices <= _PROVABLE_CHOICES
+    return small and cluster.num_devices > 1 and _has_room(graph, cluster)
+
+
+def prove(
+    graph: ComputationGraph, cluster: Cluster, plan: Plan, *, effort: float, seconds: float = math.inf
+) -> Plan:
+    """A plan with a smaller makespan, or a proof that there is none, if CP-SAT soon finds either.
+
+    CP-SAT is asked for schedules that are shorter than the plan, which is easier than to find the plan anew.
+
+    Args:
+      graph: A graph for which `is_provable` is true.
+      cluster: The cluster.
+      plan: A plan of the graph for the makespan.
+      effort: Largest deterministic time of the solver, in its own unit. It has one thread, so the result does
+        not depend on the machine.
+      seconds: Largest time of the solver; if it ends the solver, the result depends on the machine.
+
+    Returns:
+      The plan, or a better one. If it is proven, its provenance has ``status``, ``bound`` and ``resolution``
+      as in `cp_sat`.
+
+    Raises:
+      MissingExtraError: OR-Tools is not installed.
+    """
+    cp_model = _cp_model()
+    problem = _Makespan(cp_model, graph, cluster, plan)
+    below = math.ceil(plan.makespan * problem.scale - _EQUAL)
+    problem.require_below(below)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.catch_sigint_signal = False
+    solver.parameters.max_deterministic_time = effort
+    if math.isfinite(seconds):
+        solver.parameters.max_time_in_seconds = seconds
+    status, said = solver.solve(problem.model), dict(plan.provenance)
+    found, bound = plan, float(below)
+    if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        made = Plan.from_events(graph, cluster, *problem.solution(solver), objective=plan.objective)
+        if made.sort_key < plan.sort_key:
+            found, said = made, {**said, "found_by": "cp-sat"}
+        bound = solver.best_objective_bound
+    if status in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
+        proven = min(max(problem.bound(bound), plan.lower_bound), found.makespan)
+        said.update(status="optimal", bound=proven, resolution=problem.resolution)
+    return dataclasses.replace(found, provenance=said)
+
+
+def _cp_model() -> Any:
+    try:
+        return importlib.import_module("ortools.sat.python.cp_model")
+    except ImportError:
+        raise MissingExtraError("ortools", "exact") from None
+
+
+def _has_room(graph: ComputationGraph, cluster: Cluster) -> bool:
+    """Whether memory cannot run out."""
+    return min(cluster.memory) >= _most_bytes(graph)
+
+
+def _most_bytes(graph: ComputationGraph) -> int:
+    return int(graph.tensor_bytes.sum()) + int(graph.temp_bytes.max(initial=0))
+
+
 def _check_supported(graph: ComputationGraph, cluster: Cluster, objective: Objective) -> None:
     if objective is Objective.PEAK_MEMORY:
         if cluster.num_devices == 1:
@@ -127,11 +201,10 @@ def _check_supported(graph: ComputationGraph, cluster: Cluster, objective: Objec
                 f"cp_sat: peak memory on several devices is supported with blocking transfers, not "
                 f"{cluster.transfer}; use one device or a heuristic"
             )
-    most = int(graph.tensor_bytes.sum()) + int(graph.temp_bytes.max())
-    if min(cluster.memory) < most:
+    if not _has_room(graph, cluster):
         raise ConfigError(
             f"cp_sat: {objective.replace('-', ' ')} is supported where memory cannot run out: give every "
-            f"device {most} bytes or inf"
+            f"device {_most_bytes(graph)} bytes or inf"
         )
 
 
@@ -171,13 +244,19 @@ class _Makespan:
         self.moves: dict[tuple[int, int], tuple[Any, Any]] = {}
         self._ops(hint)
         self._edges()
-        makespan = self.model.new_int_var(0, self.horizon, "makespan")
+        self.makespan = self.model.new_int_var(0, self.horizon, "makespan")
         for o in range(self.n):
-            self.model.add(makespan >= self.end[o])
+            self.model.add(self.makespan >= self.end[o])
         for k in range(self.d):
             self.model.add_no_overlap(self.busy[k])
-            self.model.add(makespan >= sum(self.load[k]))
-        self.model.minimize(makespan)
+            self.model.add(self.makespan >= sum(self.load[k]))
+        self.model.minimize(self.makespan)
+
+    def require_below(self, makespan: int) -> None:
+        """Only schedules with a smaller makespan, in units of the model, are solutions."""
+        self.model.add(self.makespan < makespan)
+        for end in self.end:
+            self.model.add(end < makespan)
 
     def _ops(self, hint: Plan) -> None:
         model, leader = self.model, self.graph.colocation_leader.tolist()

@@ -1,6 +1,6 @@
 """A plan as a few readable lines."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -95,12 +95,21 @@ def _distance(plan: "Plan") -> str:
     shown = format_time(bound, plan.time_unit) if makespan else format_bytes(bound)
     if meets_bound(value, bound):
         return f"optimal, it meets the lower bound of {shown}"
+    if plan.provenance.get("status") == "optimal":
+        return "optimal, as the solver has proven" + _up_to(value, plan.provenance.get("bound"))
     if plan.gap is None:
         return f"the lower bound is {shown}"
     gap = 100 * plan.gap
     if gap >= 1000:
         return f"{value / bound:.3g} x the lower bound of {shown}"
     return f"{gap:.{1 if gap >= 0.05 else 4}f} % above the lower bound of {shown}"
+
+
+def _up_to(value: float, bound: Any) -> str:
+    """How far a proof leaves open whether there is a better plan, where its times were rounded."""
+    if not isinstance(bound, float | int) or not bound or meets_bound(value, bound):
+        return ""
+    return f" up to {100 * (value / bound - 1):.1g} %"
 
 
 def _speed_up(plan: "Plan") -> str:

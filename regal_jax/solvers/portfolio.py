@@ -1,12 +1,14 @@
 """Solvers that join others: `Portfolio`, and `Auto`, the one that is best on the development cases."""
 
 import dataclasses
+from importlib.util import find_spec
 from typing import Any, ClassVar, Final
 
 from regal_jax.checks import real, shown
 from regal_jax.errors import ConfigError
+from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import ListSearchConfig, PeakSearchConfig
-from regal_jax.plan import Objective
+from regal_jax.plan import Objective, Plan
 from regal_jax.runtime.compiling import usable
 from regal_jax.search import AnnealingConfig, BrkgaConfig
 from regal_jax.solve import Part
@@ -20,6 +22,11 @@ __all__ = ["Auto", "Portfolio"]
 _BRKGA_SHARE: Final = 0.8
 _ORDER_SEARCH: Final = OrderSearch(weights="default")
 """The search on the host for peak memory on one device."""
+_LEAST_TO_PROVE: Final = 2000
+"""Evaluations of the smallest budget with which a proof is tried."""
+_EFFORT: Final = 3e-5
+"""Deterministic time of CP-SAT for each evaluation; with 5000 a few tenths of a second at most."""
+_MOST_EFFORT: Final = 3.0
 
 
 @dataclasses.dataclass(frozen=True, init=False)
@@ -122,6 +129,8 @@ class Auto(Solver):
         the shipped weights, if there are any.
       list_search: Settings of the search on the host for the makespan.
       peak_search: The same for peak memory on several devices.
+      prove: Whether to ask CP-SAT for shorter schedules of small graphs at the end, which finds one or proves
+        the plan optimal. This needs OR-Tools (extra ``exact``) and is left out without it.
 
     Raises:
       ConfigError: A field holds no settings of its search.
@@ -132,8 +141,11 @@ class Auto(Solver):
     policy: PolicyLike = None
     list_search: ListSearchConfig = dataclasses.field(default_factory=ListSearchConfig)
     peak_search: PeakSearchConfig = dataclasses.field(default_factory=PeakSearchConfig)
+    prove: bool = True
 
     def __post_init__(self) -> None:
+        if not isinstance(self.prove, bool):
+            raise ConfigError(f"Auto: prove is {shown(self.prove)}; give true or false")
         kinds = {"brkga": BrkgaConfig, "list_search": ListSearchConfig, "peak_search": PeakSearchConfig}
         for name, kind in kinds.items():
             given = getattr(self, name)
@@ -149,6 +161,20 @@ class Auto(Solver):
     def guide(self) -> Guide | None:
         """The guide of `policy`."""
         return Guide.of(self.policy, optional=True)
+
+    def finish(
+        self, graph: ComputationGraph, cluster: Cluster, plan: Plan, evaluations: int, seconds: float
+    ) -> Plan:
+        """The plan, or a shorter one; proven optimal if CP-SAT can do that in a short time."""
+        wanted = self.prove and plan.objective is Objective.MAKESPAN and plan.feasible
+        if not wanted or evaluations < _LEAST_TO_PROVE or seconds <= 0 or find_spec("ortools") is None:
+            return plan
+        from regal_jax.heuristics.exact import is_provable, prove
+
+        if not is_provable(graph, cluster):
+            return plan
+        effort = min(evaluations * _EFFORT, _MOST_EFFORT)
+        return prove(graph, cluster, plan, effort=effort, seconds=seconds)
 
     def agenda(self, objective: Objective, num_devices: int) -> Agenda:
         """One or two stages."""

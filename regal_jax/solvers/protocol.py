@@ -83,6 +83,21 @@ class Solver(abc.ABC):
             cannot be read.
         """
 
+    def finish(
+        self, graph: ComputationGraph, cluster: Cluster, plan: Plan, evaluations: int, seconds: float
+    ) -> Plan:
+        """The plan of a graph whose budget is spent. A solver may replace the best one that its stages found.
+
+        Args:
+          graph: The graph.
+          cluster: Its cluster.
+          plan: The best plan, with its provenance.
+          evaluations: The budget of the call.
+          seconds: What is left of the time limit of the call; infinite without one.
+        """
+        del graph, cluster, evaluations, seconds
+        return plan
+
     def suits(self, objective: Objective, num_devices: int) -> bool:
         """Whether it supports the objective and the number of devices."""
         few = self.most_devices is None or num_devices <= self.most_devices

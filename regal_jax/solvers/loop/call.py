@@ -35,6 +35,8 @@ _TOGETHER: Final = 4
 """Graphs for each core."""
 _AHEAD: Final = 8
 """Largest number of turns for each core that may wait for a thread before more heuristics run."""
+_SPENT: Final = ("budget", "stall")
+"""Ends of a search after which a solver may finish the plan."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -150,11 +152,15 @@ class Call:
     def _finish(self, member: int, ended: Status | None = None) -> None:
         for searched in [key for key in self._on_host if key[0] == member]:
             del self._on_host[searched]
-        known, turns = self._known[member], self._turns[member]
-        self._done(
-            member,
-            finished_plan(*self._pairs[member], self._settings, known, turns, self._starts[member], ended),
-        )
+        known, turns, settings = self._known[member], self._turns[member], self._settings
+        plan = finished_plan(*self._pairs[member], settings, known, turns, self._starts[member], ended)
+        if ended is None and self._contractions is None and plan.provenance["stopped"] in _SPENT:
+            left, clock = self._deadline.left, Deadline()
+            seconds = math.inf if left is None else left
+            plan = settings.solver.finish(*self._pairs[member], plan, settings.evaluations, seconds)
+            spent = round(plan.provenance["seconds"] + clock.spent, 6)
+            plan = dataclasses.replace(plan, provenance={**plan.provenance, "seconds": spent})
+        self._done(member, plan)
 
     def _construct(self, solver: Constructive) -> Status:
         for first in range(0, len(self._pairs), solver.together):

@@ -1,0 +1,96 @@
+"""The gap of `auto` from proven optima: small random graphs, on which CP-SAT finds the optimum.
+
+Every tensor has a cost of its own, half a mean op on average. Optima are those that CP-SAT proves in the
+given time; other graphs do not count.
+"""
+
+import argparse
+import json
+import pathlib
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+
+from regal_jax.api import optimize
+from regal_jax.cli.arguments import count
+from regal_jax.datasets import generate
+from regal_jax.graph import Cluster, ComputationGraph, TransferModel, runtime_matrix
+from regal_jax.heuristics.exact import cp_sat
+from regal_jax.solvers import Auto
+from regal_jax.storage.atomic import write_atomically
+
+__all__ = ["add_arguments", "cases", "run"]
+
+_FAMILIES: Final = ("erdos-renyi", "layered", "regal-stochastic-block")
+_OPS: Final = (10, 30)
+_DEVICES: Final = (2, 16)
+_COST: Final = 0.5
+"""Mean time of a transfer, in mean runtimes."""
+_FIRST: Final = 40_000
+"""Seed of the first graph; no set of the library has these."""
+_METHODS: Final = {"auto": Auto(), "auto without proofs": Auto(prove=False)}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments of the command to ``parser``."""
+    models = [str(model) for model in TransferModel]
+    parser.add_argument("--graphs", type=count, default=60, metavar="N", help="(default 60)")
+    parser.add_argument("--transfer", choices=models, default="delay", help="(default delay)")
+    parser.add_argument("--evaluations", type=count, default=5000, metavar="E", help="(default 5000)")
+    parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="of CP-SAT (default 20)")
+    parser.add_argument("--seed", type=int, default=0, help="(default 0)")
+    parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="results as JSON")
+
+
+def cases(number: int, transfer: str) -> Iterator[tuple[ComputationGraph, Cluster]]:
+    """Graphs and their clusters."""
+    for i in range(number):
+        random = np.random.default_rng(_FIRST + i)
+        ops, devices = (
+            int(random.integers(*_OPS, endpoint=True)),
+            int(random.integers(*_DEVICES, endpoint=True)),
+        )
+        graph = generate(_FAMILIES[i % len(_FAMILIES)], ops, seed=_FIRST + i)
+        runtime = float(runtime_matrix(graph, Cluster.uniform(1)).mean())
+        bandwidth = float(graph.tensor_bytes.mean()) / (_COST * runtime)
+        yield graph, Cluster([np.inf] * devices, transfer=transfer, bandwidth=bandwidth)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Makes the table; returns the exit code."""
+    rows: list[dict[str, Any]] = []
+    for graph, cluster in cases(args.graphs, args.transfer):
+        best = cp_sat(graph, cluster, time_limit=args.seconds)
+        row = {
+            "ops": graph.num_ops,
+            "devices": cluster.num_devices,
+            **best.provenance,
+            "cp-sat": best.makespan,
+        }
+        for name, method in _METHODS.items():
+            begun = time.perf_counter()
+            plan = optimize(
+                graph, cluster, method=method, evaluations=args.evaluations, seed=args.seed, progress=False
+            )
+            proven = plan.optimal or plan.provenance.get("status") == "optimal"
+            row[name] = {
+                "makespan": plan.makespan, "proven": proven, "seconds": time.perf_counter() - begun,
+            }  # fmt: skip
+        rows.append(row)
+    known = [row for row in rows if row["status"] == "optimal"]
+    print(f"{len(rows)} graphs, {args.transfer}; CP-SAT proves {len(known)} in {args.seconds:g} s each")
+    for name in _METHODS:
+        gaps = np.array([row[name]["makespan"] / row["cp-sat"] - 1 for row in known])
+        proven = sum(row[name]["proven"] for row in rows)
+        seconds = float(np.mean([row[name]["seconds"] for row in rows]))
+        if not len(gaps):
+            continue
+        print(
+            f"  {name:20} gap {100 * gaps.mean():.3f} %, at most {100 * gaps.max():.2f} %, "
+            f"none on {int((gaps < 1e-9).sum())}; {proven} proven; {seconds:.2f} s a graph"
+        )
+    if args.out is not None:
+        write_atomically(args.out, json.dumps(rows, indent=1).encode())
+    return 0
