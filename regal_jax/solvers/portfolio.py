@@ -9,6 +9,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import ListSearchConfig, PeakSearchConfig
 from regal_jax.plan import Objective, Plan
+from regal_jax.policies.checks import flag
 from regal_jax.runtime.compiling import usable
 from regal_jax.search import AnnealingConfig, BrkgaConfig
 from regal_jax.solve import Part
@@ -144,8 +145,7 @@ class Auto(Solver):
     prove: bool = True
 
     def __post_init__(self) -> None:
-        if not isinstance(self.prove, bool):
-            raise ConfigError(f"Auto: prove is {shown(self.prove)}; give true or false")
+        flag("Auto", "prove", self.prove)
         kinds = {"brkga": BrkgaConfig, "list_search": ListSearchConfig, "peak_search": PeakSearchConfig}
         for name, kind in kinds.items():
             given = getattr(self, name)
