@@ -159,11 +159,10 @@ def prove(
     problem.require_below(below)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
-    solver.parameters.catch_sigint_signal = False
     solver.parameters.max_deterministic_time = effort
     if math.isfinite(seconds):
         solver.parameters.max_time_in_seconds = seconds
-    status, said = solver.solve(problem.model), dict(plan.provenance)
+    status, said = _solve(solver, problem.model), dict(plan.provenance)
     found, bound = plan, float(below)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         made = Plan.from_events(graph, cluster, *problem.solution(solver), objective=plan.objective)
