@@ -55,7 +55,8 @@ def cases(number: int, transfer: str) -> Iterator[tuple[ComputationGraph, Cluste
         graph = generate(_FAMILIES[i % len(_FAMILIES)], ops, seed=_FIRST + i)
         runtime = float(runtime_matrix(graph, Cluster.uniform(1)).mean())
         bandwidth = float(graph.tensor_bytes.mean()) / (_COST * runtime)
-        yield graph, Cluster([np.inf] * devices, transfer=transfer, bandwidth=bandwidth)
+        costs = {} if transfer == TransferModel.FREE else {"bandwidth": bandwidth}
+        yield graph, Cluster([np.inf] * devices, transfer=transfer, **costs)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -2,6 +2,8 @@
 
 import dataclasses
 import itertools
+import json
+import pathlib
 import subprocess
 import sys
 import textwrap
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from strategies import instances
 
+from benchmarks.__main__ import main as benchmarks
 from regal_jax import optimize, optimize_many
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, MissingExtraError, PlanError
@@ -260,3 +263,15 @@ def test_ctrl_c_means_afterwards_what_it_meant_before():
         """
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
     assert done.stdout == "interrupted\n", done.stderr
+
+
+def test_the_benchmark_of_optima(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "optima.json"
+    for transfer in ("delay", "free"):
+        options = ["--graphs", "2", "--transfer", transfer, "--evaluations", "300", "--seconds", "5"]
+        assert benchmarks(["optima", *options, "--out", str(out)]) == 0
+        rows = json.loads(out.read_text())
+        assert [row["status"] for row in rows] == ["optimal"] * 2
+        for row in rows:
+            assert row["auto"]["makespan"] >= row["bound"] * (1 - 1e-9)
+    assert "free; CP-SAT proves 2 in 5 s each" in capsys.readouterr().out
