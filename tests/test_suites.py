@@ -49,7 +49,7 @@ def test_every_file_is_a_valid_evaluation(name, small):
     if name.startswith("figures"):
         assert 5000 in config.limits
     if name == "figure-4b":
-        assert [len(runs) for runs in config.rounds.values()] == [5] * (2 if small else 4)
+        assert [len(runs) for runs in config.rounds.values()] == [5] * 4
         assert "0" in config.rounds
     if name.startswith("devices"):
         assert config.devices == int(name[-1])
