@@ -26,7 +26,8 @@ ROOT = pathlib.Path(__file__).parents[1]
 EVERY = sorted(path for path in (ROOT / "benchmarks" / "tables").iterdir() if path.is_dir())
 ROBUST = [path for path in EVERY if path.name.startswith("robust-scheduling")]
 ORDERS = ROOT / "benchmarks" / "tables" / "topological-order-wide"
-FOLDERS = [path for path in EVERY if path not in (*ROBUST, ORDERS)]
+ROUNDS = ROOT / "benchmarks" / "tables" / "figure-4b"
+FOLDERS = [path for path in EVERY if path not in (*ROBUST, ORDERS, ROUNDS)]
 FULL = (
     "devices-4",
     "devices-8",
@@ -126,6 +127,26 @@ def test_the_settings_of_the_table_of_orders_are_those_of_its_file():
     wanted = EvaluationConfig.from_document(EvaluationConfig.read(file)).as_document()
     wanted = json.loads(json.dumps(wanted))
     assert {name: wanted[name] for name in config} == config
+
+
+def test_the_figure_of_rounds_is_what_its_trainings_say():
+    config = json.loads((ROUNDS / "evaluation.json").read_text("utf-8"))["config"]
+    wanted = named_suite(ROUNDS.name, small=True)
+    assert {name: config[name] for name in wanted} == wanted
+    reached = json.loads((ROUNDS / "summary.json").read_text("utf-8"))["validation_over_rounds"]
+    assert {rounds: len(runs) for rounds, runs in reached.items()} == dict.fromkeys(config["rounds"], 5)
+    _, there, text = (ROOT / "docs" / "results.md").read_text("utf-8").partition("<!-- figure: figure-4b -->")
+    assert there
+    published = cells(first_table(text))
+    assert {
+        rounds: {
+            "rounds `T`": rounds,
+            "mean": f"{100 * sum(runs) / len(runs):.1f} %",
+            "least": f"{100 * min(runs):.1f} %",
+            "largest": f"{100 * max(runs):.1f} %",
+        }
+        for rounds, runs in reached.items()
+    } == published
 
 
 @pytest.mark.parametrize("folder", ROBUST, ids=lambda folder: folder.name)
