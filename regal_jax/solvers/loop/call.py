@@ -157,9 +157,10 @@ class Call:
         if ended is None and self._contractions is None and plan.provenance["stopped"] in _SPENT:
             left, clock = self._deadline.left, Deadline()
             seconds = math.inf if left is None else left
-            plan = settings.solver.finish(*self._pairs[member], plan, settings.evaluations, seconds)
-            spent = round(plan.provenance["seconds"] + clock.spent, 6)
-            plan = dataclasses.replace(plan, provenance={**plan.provenance, "seconds": spent})
+            made = settings.solver.finish(*self._pairs[member], plan, settings.evaluations, seconds)
+            if made is not plan:
+                spent = round(plan.provenance["seconds"] + clock.spent, 6)
+                plan = dataclasses.replace(made, provenance={**made.provenance, "seconds": spent})
         self._done(member, plan)
 
     def _construct(self, solver: Constructive) -> Status:
