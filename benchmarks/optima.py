@@ -1,7 +1,8 @@
-"""The gap of `auto` from proven optima: small random graphs, on which CP-SAT finds the optimum.
+"""The gap of `auto` from proven optima: small graphs, on which CP-SAT finds the optimum.
 
-Every tensor has a cost of its own, half a mean op on average. Optima are those that CP-SAT proves in the
-given time; other graphs do not count.
+Graphs are random ones, in which every tensor has a cost of its own, half a mean op on average, or those of a
+folder, such as the Standard Task Graph Set. Optima are those that CP-SAT proves in the given time; other
+graphs do not count.
 """
 
 import argparse
@@ -15,7 +16,8 @@ import numpy as np
 
 from regal_jax.api import optimize
 from regal_jax.cli.arguments import count
-from regal_jax.datasets import generate
+from regal_jax.datasets import generate, read_set
+from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, runtime_matrix
 from regal_jax.heuristics.exact import cp_sat
 from regal_jax.solvers import Auto
@@ -26,6 +28,8 @@ __all__ = ["add_arguments", "cases", "run"]
 _FAMILIES: Final = ("erdos-renyi", "layered", "regal-stochastic-block")
 _OPS: Final = (10, 30)
 _DEVICES: Final = (2, 16)
+_DATA_DEVICES: Final = (2, 4, 8, 16)
+"""Numbers of devices for each graph of a folder; the Standard Task Graph Set publishes optima for these."""
 _COST: Final = 0.5
 """Mean time of a transfer, in mean runtimes."""
 _FIRST: Final = 40_000
@@ -37,6 +41,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments of the command to ``parser``."""
     models = [str(model) for model in TransferModel]
     parser.add_argument("--graphs", type=count, default=60, metavar="N", help="(default 60)")
+    parser.add_argument(
+        "--data",
+        type=pathlib.Path,
+        metavar="PATH",
+        help="the first N graphs of this set, each with 2, 4, 8 and 16 devices, instead of random ones",
+    )
     parser.add_argument("--transfer", choices=models, default="delay", help="(default delay)")
     parser.add_argument("--evaluations", type=count, default=5000, metavar="E", help="(default 5000)")
     parser.add_argument("--seconds", type=float, default=20.0, metavar="S", help="of CP-SAT (default 20)")
@@ -44,27 +54,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=pathlib.Path, metavar="FILE", help="results as JSON")
 
 
-def cases(number: int, transfer: str) -> Iterator[tuple[ComputationGraph, Cluster]]:
+def cases(
+    number: int, transfer: str, data: pathlib.Path | None
+) -> Iterator[tuple[ComputationGraph, Cluster]]:
     """Graphs and their clusters."""
+    for graph, devices in _random(number) if data is None else _stored(number, data):
+        costs = {}
+        if transfer != TransferModel.FREE:
+            size = float(graph.tensor_bytes.mean())
+            if not size:
+                raise ConfigError(f"{graph.name}: its tensors have no bytes to transfer; use --transfer free")
+            runtime = float(runtime_matrix(graph, Cluster.uniform(1)).mean())
+            costs = {"bandwidth": size / (_COST * runtime)}
+        yield graph, Cluster([np.inf] * devices, transfer=transfer, **costs)
+
+
+def _random(number: int) -> Iterator[tuple[ComputationGraph, int]]:
     for i in range(number):
         random = np.random.default_rng(_FIRST + i)
-        ops, devices = (
-            int(random.integers(*_OPS, endpoint=True)),
-            int(random.integers(*_DEVICES, endpoint=True)),
-        )
-        graph = generate(_FAMILIES[i % len(_FAMILIES)], ops, seed=_FIRST + i)
-        runtime = float(runtime_matrix(graph, Cluster.uniform(1)).mean())
-        bandwidth = float(graph.tensor_bytes.mean()) / (_COST * runtime)
-        costs = {} if transfer == TransferModel.FREE else {"bandwidth": bandwidth}
-        yield graph, Cluster([np.inf] * devices, transfer=transfer, **costs)
+        ops = int(random.integers(*_OPS, endpoint=True))
+        devices = int(random.integers(*_DEVICES, endpoint=True))
+        yield generate(_FAMILIES[i % len(_FAMILIES)], ops, seed=_FIRST + i), devices
+
+
+def _stored(number: int, data: pathlib.Path) -> Iterator[tuple[ComputationGraph, int]]:
+    for graph in read_set(data).graphs[:number]:
+        for devices in _DATA_DEVICES:
+            yield graph, devices
 
 
 def run(args: argparse.Namespace) -> int:
     """Makes the table; returns the exit code."""
     rows: list[dict[str, Any]] = []
-    for graph, cluster in cases(args.graphs, args.transfer):
+    for graph, cluster in cases(args.graphs, args.transfer, args.data):
         best = cp_sat(graph, cluster, time_limit=args.seconds)
         row = {
+            "graph": graph.name,
             "ops": graph.num_ops,
             "devices": cluster.num_devices,
             **best.provenance,
@@ -81,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
             }  # fmt: skip
         rows.append(row)
     known = [row for row in rows if row["status"] == "optimal"]
-    print(f"{len(rows)} graphs, {args.transfer}; CP-SAT proves {len(known)} in {args.seconds:g} s each")
+    print(f"{len(rows)} cases, {args.transfer}; CP-SAT proves {len(known)} in {args.seconds:g} s each")
     for name in _METHODS:
         gaps = np.array([row[name]["makespan"] / row["cp-sat"] - 1 for row in known])
         proven = sum(row[name]["proven"] for row in rows)

@@ -86,6 +86,7 @@ SYSTEMS = {"regal": REGAL, "topoformer": ORDERS, "gflownet": SCHEDULES}
 LOST = (
     "another process has ended or cannot be reached",
     "Terminating process because the JAX distributed service",
+    "gloo::EnforceNotMet",
 )
 
 
