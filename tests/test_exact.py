@@ -145,6 +145,20 @@ def test_auto_proves_plans_of_small_graphs(monkeypatch: pytest.MonkeyPatch) -> N
     assert optimize(graph, cluster, progress=False).sort_key == without.sort_key
 
 
+def test_auto_proves_plans_of_larger_graphs_with_free_transfers() -> None:
+    graph, cluster = generate("erdos-renyi", 100, seed=2), Cluster.uniform(4, transfer="free")
+    without = optimize(graph, cluster, method=Auto(prove=False), progress=False)
+    plan = optimize(graph, cluster, progress=False)
+    assert not without.optimal
+    assert plan.provenance["status"] == "optimal"
+    assert plan.provenance["bound"] == plan.makespan <= without.makespan
+    plan.verify(graph)
+    # Too many devices, delays, too many ops.
+    assert not is_provable(graph, Cluster.uniform(6, transfer="free"))
+    assert not is_provable(graph, Cluster.uniform(4, transfer="delay:latency=5us"))
+    assert not is_provable(generate("erdos-renyi", 257, seed=2), Cluster.uniform(2, transfer="free"))
+
+
 def _rendezvous() -> ComputationGraph:
     builder = GraphBuilder("rendezvous")
     builder.add_op("a", runtime=1.0, outputs=[1], allowed_devices=[0])

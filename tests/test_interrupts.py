@@ -1,15 +1,18 @@
 """Ctrl-C at critical moments, with real signals: no result that was found is lost."""
 
 import contextlib
+import dataclasses
 import importlib
+import os
 import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import pytest
 
-from regal_jax import Cluster, contract, optimize, optimize_many
+from regal_jax import Cluster, ListSearch, contract, optimize, optimize_many
 from regal_jax.datasets import RoomForImprovement, generate
 from regal_jax.heuristics import (
     HEURISTICS,
@@ -69,6 +72,23 @@ def check(graphs, plans):
         plan.verify(graph)
 
 
+class Finishing(ListSearch):
+    """Finishes two plans at the same time, and waits until it is asked to end early if Ctrl-C is pressed."""
+
+    both = threading.Barrier(2, timeout=60)
+    presses = False
+
+    def finish(self, graph, cluster, plan, evaluations, seconds):
+        if self.both.wait() == 0 and self.presses:
+            os.kill(os.getpid(), signal.SIGINT)
+        with first_interrupt_waits() as interrupted:
+            while self.presses and not interrupted():
+                time.sleep(0.01)
+        return dataclasses.replace(
+            plan, provenance={**plan.provenance, "by": threading.current_thread().name}
+        )
+
+
 def pressing_at_first_population_of(graph, times, monkeypatch):
     """Ctrl-C while the program of its bucket is traced."""
     bucket = Bucket.of(graph)
@@ -96,6 +116,16 @@ def pressing_in_heuristic(monkeypatch, name, graph):
 def best_before(name, graph):
     ran = list(HEURISTICS)[: list(HEURISTICS).index(name)]
     return min(HEURISTICS[other](graph, TWO).sort_key for other in ran)
+
+
+@pytest.mark.parametrize("presses", [True, False])
+def test_plans_of_several_graphs_are_finished_at_the_same_time(graphs, presses, monkeypatch):
+    monkeypatch.setattr("regal_jax.solvers.loop.call.available_cores", lambda: 2)
+    monkeypatch.setattr(Finishing, "presses", presses)
+    plans = many(graphs[:2], method=Finishing(), evaluations=100)
+    check(graphs[:2], plans)
+    assert stops(plans) == ["budget", "budget"]
+    assert len({plan.provenance["by"] for plan in plans}) == 2
 
 
 @pytest.mark.parametrize("warm_start", [True, False])

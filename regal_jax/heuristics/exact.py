@@ -33,10 +33,10 @@ _ROUNDED: Final = 10**6
 
 _BLINK: Final = 0.1
 """Seconds."""
-_PROVABLE_OPS: Final = 32
-"""Largest number of ops of a graph whose plan `prove` looks at."""
-_PROVABLE_BLOCKING: Final = 16
-"""The same with blocking transfers, which are decisions, too."""
+_PROVABLE_OPS: Final = {TransferModel.FREE: 256, TransferModel.BLOCKING: 16}
+"""Largest number of ops of a graph whose plan `prove` looks at. Blocking transfers are decisions, too."""
+_PROVABLE_DELAYED: Final = 32
+"""The same with other transfers."""
 _PROVABLE_CHOICES: Final = 512
 """Largest number of pairs of an op and a device."""
 
@@ -126,7 +126,7 @@ def cp_sat(
 
 def is_provable(graph: ComputationGraph, cluster: Cluster) -> bool:
     """Whether `prove` can look at plans of the graph: it is small, and memory cannot run out."""
-    most = _PROVABLE_BLOCKING if cluster.transfer is TransferModel.BLOCKING else _PROVABLE_OPS
+    most = _PROVABLE_OPS.get(cluster.transfer, _PROVABLE_DELAYED)
     small = graph.num_ops <= most and graph.num_ops * cluster.num_devices <= _PROVABLE_CHOICES
     return small and cluster.num_devices > 1 and _has_room(graph, cluster)
 

@@ -88,6 +88,8 @@ class Solver(abc.ABC):
     ) -> Plan:
         """The plan of a graph whose budget is spent. A solver may replace the best one that its stages found.
 
+        It is called in a thread, for several graphs at the same time.
+
         Args:
           graph: The graph.
           cluster: Its cluster.
@@ -97,6 +99,11 @@ class Solver(abc.ABC):
         """
         del graph, cluster, evaluations, seconds
         return plan
+
+    @property
+    def finishes(self) -> bool:
+        """Whether it has a `finish` of its own."""
+        return type(self).finish is not Solver.finish
 
     def suits(self, objective: Objective, num_devices: int) -> bool:
         """Whether it supports the objective and the number of devices."""

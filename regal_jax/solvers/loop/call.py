@@ -15,7 +15,7 @@ from regal_jax.heuristics import Work, counting
 from regal_jax.plan import Contraction, Plan
 from regal_jax.runtime.cores import available_cores
 from regal_jax.runtime.deadline import Deadline
-from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits
+from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits, stopped_by
 from regal_jax.search import Progress, Status, Stopping
 from regal_jax.solve import graph_keys, solve_in_parts
 from regal_jax.solvers import Constructive, DeviceStage, HostStage
@@ -91,6 +91,8 @@ class Call:
         self._plans: dict[int, Plan] = {}
         self._watch = watch
         self._deadline = deadline
+        self._threads: tuple[HostPool, Callable[[], bool]] | None = None
+        """Threads for what follows a search, and whether there was a Ctrl-C; none before the searches."""
 
     def run(self, shares: Sequence[Share]) -> list[Plan]:
         """One plan per graph, in the order of the graphs.
@@ -150,18 +152,29 @@ class Call:
         return any(plan.optimal for plan in best)
 
     def _finish(self, member: int, ended: Status | None = None) -> None:
+        """Makes the plan of a graph without further turns; after its budget the solver may replace it."""
         for searched in [key for key in self._on_host if key[0] == member]:
             del self._on_host[searched]
         known, turns, settings = self._known[member], self._turns[member], self._settings
         plan = finished_plan(*self._pairs[member], settings, known, turns, self._starts[member], ended)
-        if ended is None and self._contractions is None and plan.provenance["stopped"] in _SPENT:
-            left, clock = self._deadline.left, Deadline()
-            seconds = math.inf if left is None else left
-            made = settings.solver.finish(*self._pairs[member], plan, settings.evaluations, seconds)
-            if made is not plan:
-                spent = round(plan.provenance["seconds"] + clock.spent, 6)
-                plan = dataclasses.replace(made, provenance={**made.provenance, "seconds": spent})
-        self._done(member, plan)
+        spent = ended is None and self._contractions is None and plan.provenance["stopped"] in _SPENT
+        if spent and self._threads is not None and settings.solver.finishes:
+            pool, interrupted = self._threads
+            pool.submit(member, self._finished_by_solver, member, plan, interrupted)
+        else:
+            self._done(member, plan)
+
+    def _finished_by_solver(self, member: int, plan: Plan, interrupted: Callable[[], bool]) -> Plan:
+        """The plan after the solver's `finish`, which runs in a thread."""
+        left, clock = self._deadline.left, Deadline()
+        seconds = math.inf if left is None else left
+        with stopped_by(interrupted):
+            solver, evaluations = self._settings.solver, self._settings.evaluations
+            made = solver.finish(*self._pairs[member], plan, evaluations, seconds)
+        if made is plan:
+            return plan
+        spent = round(plan.provenance["seconds"] + clock.spent, 6)
+        return dataclasses.replace(made, provenance={**made.provenance, "seconds": spent})
 
     def _construct(self, solver: Constructive) -> Status:
         for first in range(0, len(self._pairs), solver.together):
@@ -183,13 +196,16 @@ class Call:
             for i in range(len(self._pairs)):
                 self._run_heuristics(i)
         with first_interrupt_waits() as interrupted, HostPool(self._workers) as pool:
+            self._threads = pool, interrupted
             for members, some in self._together(shares, eager=eager):
                 group = _Group(some, pool, interrupted, eager=eager)
                 ended = self._search_some(members, group, bar)
                 if ended is not Status.BUDGET:
-                    for i, turn in pool.drain():
-                        self._searched_on_host(i, turn, bar)
+                    self._threads = None
+                    for i, result in pool.drain():
+                        self._came_from_host(i, result, bar)
                     return ended
+        self._threads = None
         return Status.BUDGET
 
     @property
@@ -217,8 +233,8 @@ class Call:
             crowded = pool.load >= _AHEAD * self._workers
             begins = bool(waiting) and not (group.eager and crowded)
             searches = bool(due) and not begins and (group.eager or not pool.load)
-            for i, turn in pool.ended(patient=not (begins or searches)):
-                self._searched_on_host(i, turn, bar)
+            for i, result in pool.ended(patient=not (begins or searches)):
+                self._came_from_host(i, result, bar)
                 self._continue(i, group)
             if group.interrupted():
                 return Status.INTERRUPTED
@@ -353,9 +369,12 @@ class Call:
                 self._best_uncontracted[member] = plan
                 self._watch.see(member, plan, 0)
 
-    def _searched_on_host(self, member: int, turn: Turn, bar: Bar) -> None:
-        bar.advance(turn.evaluations)
-        self._took(member, turn)
+    def _came_from_host(self, member: int, result: Turn | Plan, bar: Bar) -> None:
+        if isinstance(result, Plan):
+            self._done(member, result)
+        else:
+            bar.advance(result.evaluations)
+            self._took(member, result)
 
     def _search(self, share: Share, number: int, budget: int, times: int, bar: Bar) -> bool:
         """Runs one turn of a batch in a compiled program; returns whether Ctrl-C ended it."""
