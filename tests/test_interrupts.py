@@ -128,6 +128,17 @@ def test_plans_of_several_graphs_are_finished_at_the_same_time(graphs, presses, 
     assert len({plan.provenance["by"] for plan in plans}) == 2
 
 
+def test_a_plan_that_waits_to_be_finished_is_kept(graphs, monkeypatch):
+    monkeypatch.setattr("regal_jax.solvers.loop.call.available_cores", lambda: 1)
+    monkeypatch.setattr(Finishing, "presses", True)
+    monkeypatch.setattr(Finishing, "both", threading.Barrier(1))
+    plans = many(graphs[:2], method=Finishing(), evaluations=100)
+    check(graphs[:2], plans)
+    # The thread was at work on the other one when Ctrl-C was pressed.
+    assert "budget" in stops(plans)
+    assert sum("by" in plan.provenance for plan in plans) == 1
+
+
 @pytest.mark.parametrize("warm_start", [True, False])
 def test_between_replays_all_of_the_batch_is_kept(graphs, warm_start, monkeypatch):
     monkeypatch.setattr("regal_jax.solvers.loop.batches._ROWS", (2, 1))

@@ -93,6 +93,8 @@ class Call:
         self._deadline = deadline
         self._threads: tuple[HostPool, Callable[[], bool]] | None = None
         """Threads for what follows a search, and whether there was a Ctrl-C; none before the searches."""
+        self._made: dict[int, Plan] = {}
+        """Plans that the solver has been given to finish."""
 
     def run(self, shares: Sequence[Share]) -> list[Plan]:
         """One plan per graph, in the order of the graphs.
@@ -116,7 +118,9 @@ class Call:
             ended = Status.INTERRUPTED
         with first_interrupt_waits():
             for i in range(len(self._pairs)):
-                if i not in self._plans:
+                if i in self._made and i not in self._plans:
+                    self._done(i, self._made[i])
+                elif i not in self._plans:
                     self._finish(i, ended)
         return [self._plans[i] for i in range(len(self._pairs))]
 
@@ -160,6 +164,7 @@ class Call:
         spent = ended is None and self._contractions is None and plan.provenance["stopped"] in _SPENT
         if spent and self._threads is not None and settings.solver.finishes:
             pool, interrupted = self._threads
+            self._made[member] = plan
             pool.submit(member, self._finished_by_solver, member, plan, interrupted)
         else:
             self._done(member, plan)
