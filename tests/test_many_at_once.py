@@ -55,7 +55,7 @@ def test_each_graph_has_the_plan_that_it_has_alone(method, monkeypatch):
 def test_heuristics_run_while_earlier_graphs_are_searched(monkeypatch):
     """The heuristics of the last graph wait for a search of the first, and do not wait in vain."""
     searched, plans_of = threading.Event(), starts.heuristic_plans
-    took = Call._searched_on_host
+    took = Call._came_from_host
     graphs = [generate("layered", 20, seed=seed) for seed in range(12)]
     run = ListSearch.begin
 
@@ -72,7 +72,7 @@ def test_heuristics_run_while_earlier_graphs_are_searched(monkeypatch):
     monkeypatch.setattr(starts, "heuristic_plans", plans)
     taken = []
     monkeypatch.setattr(
-        Call, "_searched_on_host", lambda self, i, *more: taken.append(i) or took(self, i, *more)
+        Call, "_came_from_host", lambda self, i, *more: taken.append(i) or took(self, i, *more)
     )
     found = optimize_many(graphs, TWO, method="list-search", evaluations=20, **ONE_DEVICE)
     assert sorted(taken) == list(range(12))
