@@ -3,10 +3,12 @@
 import dataclasses
 import itertools
 import json
+import math
 import pathlib
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,15 +16,16 @@ from hypothesis import given, settings
 from strategies import instances
 
 from benchmarks.__main__ import main as benchmarks
-from regal_jax import optimize, optimize_many
+from regal_jax import contract, optimize, optimize_many
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, MissingExtraError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel
 from regal_jax.heuristics import HEURISTICS, best_heuristic
 from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.exact import cp_sat, is_provable, prove
-from regal_jax.plan import Objective, Plan, replay, transfer_event
+from regal_jax.plan import Objective, Plan, adapt_plan, replay, transfer_event
 from regal_jax.solvers import Auto
+from regal_jax.solvers.loop.outcome import finished_plan
 
 Instance = tuple[ComputationGraph, Cluster]
 
@@ -157,6 +160,79 @@ def test_auto_proves_plans_of_larger_graphs_with_free_transfers() -> None:
     assert not is_provable(graph, Cluster.uniform(6, transfer="free"))
     assert not is_provable(graph, Cluster.uniform(4, transfer="delay:latency=5us"))
     assert not is_provable(generate("erdos-renyi", 257, seed=2), Cluster.uniform(2, transfer="free"))
+
+
+def test_a_proof_is_for_one_graph_and_one_cluster() -> None:
+    builder = GraphBuilder("contracted")
+    builder.add_op("a", runtime=3.0, outputs=[100])
+    builder.add_op("b", runtime=5.0, outputs=[100, 100], control_inputs=["a"])
+    builder.add_op("c", outputs=[0], inputs=["b:0", "b:1"])
+    builder.add_op("d", runtime=3.0, outputs=[5], inputs=["c:0"])
+    builder.add_op("e", runtime=4.0, outputs=[5], inputs=["b:1"])
+    graph, cluster = builder.build(), Cluster([math.inf] * 2, "blocking", 0.5, 33.0)
+    best, made = brute_force(graph, cluster).makespan, contract(graph)
+    small = optimize(made.graph, cluster, progress=False)
+    assert small.provenance["status"] == "optimal"
+    plan = made.expand(small)
+    assert best < plan.makespan == small.makespan
+    whole = optimize(graph, cluster, method="cp-sat", progress=False)
+    assert whole.provenance["status"] == "optimal"
+    faster = Cluster([math.inf] * 2, "blocking", 0.25, 66.0)
+    asked = optimize(graph, cluster, method="cp-sat", contract=True, progress=False)
+    for other in (plan, asked, adapt_plan(whole, graph, faster), made.project(whole)):
+        assert not {"status", "bound", "resolution"} & set(other.provenance)
+        assert "as the solver has proven" not in str(other)
+
+
+def test_what_a_proof_finds_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = generate("layered", 11, seed=9037)
+    cluster = Cluster.uniform(5, transfer="delay:latency=5us,bandwidth=10GB/s")
+    worst = HEURISTICS["single-device"](graph, cluster)
+    monkeypatch.setattr("regal_jax.solvers.loop.call.finished_plan", _told(worst))
+    plan = optimize(graph, cluster, progress=False)
+    told = plan.provenance
+    assert plan.makespan < worst.makespan
+    assert told["found_by"] == "cp-sat"
+    assert "best_from" not in told
+    assert "auto (cp-sat)" in str(plan)
+    assert told["history"] == {
+        "evaluations": [0, told["evaluations"]],
+        "best": [worst.makespan, plan.makespan],
+    }
+
+
+def _told(worst: Plan) -> Callable[..., Plan]:
+    """`finished_plan` with another plan, as if a heuristic had found it and nothing were better."""
+
+    def finished(*arguments: object) -> Plan:
+        plan = finished_plan(*arguments)  # pyright: ignore[reportArgumentType]
+        said = {**plan.provenance, "best_from": "single-device"}
+        said["history"] = {"evaluations": [0], "best": [worst.makespan]}
+        return dataclasses.replace(worst, provenance=said)
+
+    return finished
+
+
+def test_a_proof_ends_in_time() -> None:
+    """Where it would take long to build the model, there is no proof; the time of building counts."""
+    builder = GraphBuilder("wide")
+    for i in range(16):
+        builder.add_op(f"o{i}", runtime=1.0, outputs=[1, 1, 1], inputs=[f"o{i - 1}:0"] if i else [])
+    assert not is_provable(builder.build(), Cluster.uniform(32, transfer="blocking"))
+    graph, cluster = generate("layered", 11, seed=9037), Cluster.uniform(5, transfer="delay:latency=5us")
+    plan = HEURISTICS["single-device"](graph, cluster)
+    assert prove(graph, cluster, plan, effort=1.0, seconds=1e-9) is plan
+
+
+def test_times_too_small_for_the_solver() -> None:
+    builder = GraphBuilder("tiny")
+    for i in range(5):
+        builder.add_op(
+            f"o{i}", runtime=(i + 1) * 1e-310, outputs=[1], inputs=[f"o{i - 1}:0"] if i % 2 else []
+        )
+    graph, cluster = builder.build(), Cluster.uniform(2, transfer="free")
+    assert not is_provable(graph, cluster)
+    optimize(graph, cluster, progress=False).verify(graph)
 
 
 def _rendezvous() -> ComputationGraph:

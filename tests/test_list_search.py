@@ -449,6 +449,8 @@ def test_the_time_of_transfers_of_inputs() -> None:
         ("look", True),
         ("rank_noise", -1),
         ("price_noise", math.nan),
+        ("rank_noise", math.inf),
+        ("price_noise", 1e308),
         ("price_share", 1.5),
         ("other_rule", "often"),
         ("transfer_share", math.inf),

@@ -17,6 +17,9 @@ __all__ = ["DTYPES", "MAX_BYTES", "as_array", "plain", "refusal", "validate"]
 MAX_BYTES: Final = 2**62
 """Largest sum of all sizes in a graph; int64 sums of larger ones could overflow."""
 
+_MOST_TIME: Final = 1e300
+"""Largest sum of all runtimes; searches add costs to times."""
+
 DTYPES: Final = {
     "runtime": np.float64,
     "temp_bytes": np.int64,
@@ -125,8 +128,8 @@ def _check_values(g: "ComputationGraph") -> None:
         )
     with np.errstate(over="ignore"):
         work = g.runtime.reshape(g.num_ops, -1).max(axis=1).sum()
-    if not np.isfinite(work):
-        raise refusal(g, "runtimes add up to more than a float can hold; check their unit")
+    if not work <= _MOST_TIME:
+        raise refusal(g, f"runtimes add up to more than {_MOST_TIME:g}; check their unit")
     if (g.temp_bytes < 0).any():
         o = int(np.argmax(g.temp_bytes < 0))
         raise refusal(g, f"op {g.op_names[o]!r}: temp_bytes {g.temp_bytes[o]} must be zero or more")

@@ -20,6 +20,7 @@ from regal_jax.graph import (
 from regal_jax.heuristics.exact_peaks import PeakOnDevices, PeakOnOne
 from regal_jax.heuristics.registry import best_heuristic
 from regal_jax.plan import Objective, Plan, lower_bound, makespan_upper_bound, transfer_event
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
 
 __all__ = ["cp_sat", "is_provable", "prove"]
@@ -38,7 +39,9 @@ _PROVABLE_OPS: Final = {TransferModel.FREE: 256, TransferModel.BLOCKING: 16}
 _PROVABLE_DELAYED: Final = 32
 """The same with other transfers."""
 _PROVABLE_CHOICES: Final = 512
-"""Largest number of pairs of an op and a device."""
+"""Largest number of pairs of an op and a device, and of a tensor and a device where transfers take time."""
+_PROVABLE_TIMES: Final = 1e-290
+"""Least sum of all times."""
 
 
 def _solve(solver: Any, model: Any) -> Any:
@@ -127,8 +130,14 @@ def cp_sat(
 def is_provable(graph: ComputationGraph, cluster: Cluster) -> bool:
     """Whether `prove` can look at plans of the graph: it is small, and memory cannot run out."""
     most = _PROVABLE_OPS.get(cluster.transfer, _PROVABLE_DELAYED)
-    small = graph.num_ops <= most and graph.num_ops * cluster.num_devices <= _PROVABLE_CHOICES
-    return small and cluster.num_devices > 1 and _has_room(graph, cluster)
+    rows = graph.num_ops
+    if cluster.transfer is not TransferModel.FREE:
+        rows = max(rows, graph.num_tensors)
+    small = graph.num_ops <= most and rows * cluster.num_devices <= _PROVABLE_CHOICES
+    if not small or cluster.num_devices < 2 or not _has_room(graph, cluster):
+        return False
+    total = makespan_upper_bound(graph, cluster)
+    return not total or total >= _PROVABLE_TIMES
 
 
 def prove(
@@ -144,7 +153,7 @@ def prove(
       plan: A plan of the graph for the makespan.
       effort: Largest deterministic time of the solver, in its own unit. It has one thread, so the result does
         not depend on the machine.
-      seconds: Largest time of the solver; if it ends the solver, the result depends on the machine.
+      seconds: Largest time, in which the solver ends; if it does so early, the result depends on the machine.
 
     Returns:
       The plan, or a better one. If it is proven, its provenance has ``status``, ``bound`` and ``resolution``
@@ -153,21 +162,24 @@ def prove(
     Raises:
       MissingExtraError: OR-Tools is not installed.
     """
-    cp_model = _cp_model()
+    cp_model, limit = _cp_model(), Deadline(seconds if math.isfinite(seconds) else None)
     problem = _Makespan(cp_model, graph, cluster, plan)
+    if limit.over:
+        return plan
     below = math.ceil(plan.makespan * problem.scale - _EQUAL)
     problem.require_below(below)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = effort
-    if math.isfinite(seconds):
-        solver.parameters.max_time_in_seconds = seconds
+    if limit.left is not None:
+        solver.parameters.max_time_in_seconds = limit.left
     status, said = _solve(solver, problem.model), dict(plan.provenance)
     found, bound = plan, float(below)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         made = Plan.from_events(graph, cluster, *problem.solution(solver), objective=plan.objective)
         if made.sort_key < plan.sort_key:
             found, said = made, {**said, "found_by": "cp-sat"}
+            said.pop("best_from", None)
         bound = solver.best_objective_bound
     if status in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
         proven = min(max(problem.bound(bound), plan.lower_bound), found.makespan)

@@ -43,6 +43,8 @@ from regal_jax.runtime.pointers import address_of
 
 __all__ = ["ListSearchConfig", "ListSearchRun"]
 
+_MOST_NOISE: Final = 1e6
+"""Largest standard deviation of ranks and prices, as a share of the longest path."""
 _SHARES: Final = (
     "price_share",
     "other_rule",
@@ -131,9 +133,9 @@ class ListSearchConfig:
         after = check_setting(type(self).__name__, "insert_after", self.insert_after, 0)
         object.__setattr__(self, "insert_after", after)
         shares = tuple((name, 1.0) for name in _SHARES)
-        for name, most in (("rank_noise", math.inf), ("price_noise", math.inf), *shares):
+        for name, most in (("rank_noise", _MOST_NOISE), ("price_noise", _MOST_NOISE), *shares):
             given = getattr(self, name)
-            value = real(given, 0, most, infinite=True)
+            value = real(given, 0, most)
             if value is None:
                 raise ConfigError(
                     f"{type(self).__name__}: {name} is {shown(given)}; give a number from 0 to {most:g}"

@@ -9,7 +9,7 @@ from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
 from regal_jax.plan.bounds import Objective
 from regal_jax.plan.drafts import BestDraft
-from regal_jax.plan.plan import Plan
+from regal_jax.plan.plan import Plan, without_proof
 from regal_jax.plan.schedule import insert_transfers, needed_transfers
 from regal_jax.plan.verify import check_graph
 
@@ -40,7 +40,7 @@ def adapt_plan(
       graph: The graph.
       cluster: The new cluster.
       objective: Objective of the result; that of ``plan`` by default.
-      provenance: Provenance of the result; that of ``plan`` by default.
+      provenance: Provenance of the result; by default that of ``plan``, without a proof that it is optimal.
 
     Raises:
       PlanError: ``plan`` is for another graph, or no valid order of its ops.
@@ -49,7 +49,7 @@ def adapt_plan(
     index = _op_index(plan, graph)
     placement, target = _placement(plan, graph, cluster, index)
     objective = plan.objective if objective is None else objective
-    provenance = plan.provenance if provenance is None else provenance
+    provenance = without_proof(plan.provenance) if provenance is None else provenance
     kept, added = _events(plan, graph, cluster, placement, index, target)
     best = BestDraft(graph, cluster, objective)
     best.offer(placement, kept, provenance)

@@ -13,7 +13,7 @@ from regal_jax.graph.merging import ANCHOR_KINDS, merge_labels
 from regal_jax.graph.quotient import quotient
 from regal_jax.plan.bounds import Objective
 from regal_jax.plan.decode import decode_order, decode_placement
-from regal_jax.plan.plan import Plan
+from regal_jax.plan.plan import Plan, without_proof
 from regal_jax.plan.verify import check_graph
 from regal_jax.runtime.interrupts import interruptible
 
@@ -64,7 +64,8 @@ class Contraction:
 
         Returns:
           The plan of `original`; ``provenance["contraction"]`` describes the contracted graph. ``plan``
-          itself if nothing was merged.
+          itself if nothing was merged. A proof for the contracted graph is none for `original`, and is left
+          out.
 
         Raises:
           PlanError: ``plan`` is of another graph.
@@ -94,7 +95,7 @@ class Contraction:
             placement[self.op],
             events,
             objective=plan.objective,
-            provenance={**plan.provenance, "contraction": said},
+            provenance={**without_proof(plan.provenance), "contraction": said},
         )
 
     def project(self, plan: Plan) -> Plan:
@@ -135,7 +136,12 @@ class Contraction:
         transfer[moved[moved >= 0], line.device[~ran][moved >= 0]] = falling[~ran][moved >= 0]
         events = decode_order(small, cluster, placement, priority, transfer)
         return Plan.from_events(
-            small, cluster, placement, events, objective=plan.objective, provenance=plan.provenance
+            small,
+            cluster,
+            placement,
+            events,
+            objective=plan.objective,
+            provenance=without_proof(plan.provenance),
         )
 
     def __str__(self) -> str:

@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-__all__ = ["Plan", "PlanStatus"]
+__all__ = ["Plan", "PlanStatus", "without_proof"]
+
+_PROOF: Final = ("status", "bound", "resolution")
+"""Entries of a provenance that say what a solver has proven."""
 
 
 class PlanStatus(enum.StrEnum):
@@ -362,6 +365,11 @@ class Plan:
 @once_a_pair
 def _one_device_makespan(graph: ComputationGraph, cluster: Cluster) -> float:
     return min(math.fsum(runtime) for runtime in runtime_matrix(graph, cluster).T)
+
+
+def without_proof(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """A provenance without the result of a solver that proves optima, for a plan of another problem."""
+    return {name: value for name, value in provenance.items() if name not in _PROOF}
 
 
 def _json_values(value: Any, where: str) -> Any:

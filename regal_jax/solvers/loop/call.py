@@ -21,7 +21,14 @@ from regal_jax.solve import graph_keys, solve_in_parts
 from regal_jax.solvers import Constructive, DeviceStage, HostStage
 from regal_jax.solvers.loop.batches import Batch, Share, is_alone, make_batch, narrowed
 from regal_jax.solvers.loop.host_turns import HostRun, begin_run
-from regal_jax.solvers.loop.outcome import Start, constructed_plans, decoded_plan, device_turn, finished_plan
+from regal_jax.solvers.loop.outcome import (
+    Start,
+    constructed_plans,
+    decoded_plan,
+    device_turn,
+    ended_with,
+    finished_plan,
+)
 from regal_jax.solvers.loop.pool import HostPool
 from regal_jax.solvers.loop.progress import Bar
 from regal_jax.solvers.loop.settings import Settings
@@ -178,8 +185,11 @@ class Call:
             made = solver.finish(*self._pairs[member], plan, evaluations, seconds)
         if made is plan:
             return plan
-        spent = round(plan.provenance["seconds"] + clock.spent, 6)
-        return dataclasses.replace(made, provenance={**made.provenance, "seconds": spent})
+        said = dict(made.provenance)
+        said["seconds"] = round(plan.provenance["seconds"] + clock.spent, 6)
+        if made.sort_key < plan.sort_key and "history" in said:
+            said["history"] = ended_with(said["history"], said["evaluations"], made)
+        return dataclasses.replace(made, provenance=said)
 
     def _construct(self, solver: Constructive) -> Status:
         for first in range(0, len(self._pairs), solver.together):

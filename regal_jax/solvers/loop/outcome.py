@@ -1,7 +1,7 @@
 """The plans of a call, made from the genes that searches found."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -23,7 +23,7 @@ from regal_jax.solvers.loop.replayed import replayed
 from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.loop.turns import Turn, improves
 
-__all__ = ["Start", "constructed_plans", "decoded_plan", "device_turn", "finished_plan"]
+__all__ = ["Start", "constructed_plans", "decoded_plan", "device_turn", "ended_with", "finished_plan"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -268,6 +268,12 @@ def _history(batch: Batch, row: int, result: SearchResult, settings: Settings) -
 def _at_once(plan: Plan) -> dict[str, list[Any]]:
     """The history of a plan that was not searched for."""
     return {"evaluations": [0], "best": [plan.objective_value if plan.feasible else None]}
+
+
+def ended_with(history: Mapping[str, Sequence[Any]], evaluations: int, plan: Plan) -> dict[str, list[Any]]:
+    """A history that ends with a better plan, found after the search."""
+    value = plan.objective_value if plan.feasible else None
+    return {"evaluations": [*history["evaluations"], evaluations], "best": [*history["best"], value]}
 
 
 def _joined(histories: Sequence[dict[str, list[Any]]]) -> dict[str, list[Any]]:
