@@ -17,7 +17,7 @@ __all__ = ["DTYPES", "MAX_BYTES", "as_array", "plain", "refusal", "validate"]
 MAX_BYTES: Final = 2**62
 """Largest sum of all sizes in a graph; int64 sums of larger ones could overflow."""
 
-_MOST_TIME: Final = 1e300
+_MOST_TIME: Final = 1e307
 """Largest sum of all runtimes; searches add costs to times."""
 
 DTYPES: Final = {
