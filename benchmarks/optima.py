@@ -61,11 +61,10 @@ def cases(
     for graph, devices in _random(number) if data is None else _stored(number, data):
         costs = {}
         if transfer != TransferModel.FREE:
-            size = float(graph.tensor_bytes.mean())
-            if not size:
-                raise ConfigError(f"{graph.name}: its tensors have no bytes to transfer; use --transfer free")
+            if not (graph.tensor_bytes.any() and graph.runtime.any()):
+                raise ConfigError(f"{graph.name}: its sizes or runtimes are all zero; use --transfer free")
             runtime = float(runtime_matrix(graph, Cluster.uniform(1)).mean())
-            costs = {"bandwidth": size / (_COST * runtime)}
+            costs = {"bandwidth": float(graph.tensor_bytes.mean()) / (_COST * runtime)}
         yield graph, Cluster([np.inf] * devices, transfer=transfer, **costs)
 
 

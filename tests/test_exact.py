@@ -23,6 +23,7 @@ from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferMod
 from regal_jax.heuristics import HEURISTICS, best_heuristic
 from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.exact import cp_sat, is_provable, prove
+from regal_jax.importers import save_graph
 from regal_jax.plan import Objective, Plan, adapt_plan, replay, transfer_event
 from regal_jax.solvers import Auto
 from regal_jax.solvers.loop.outcome import finished_plan
@@ -365,3 +366,19 @@ def test_the_benchmark_of_optima(tmp_path: pathlib.Path, capsys: pytest.CaptureF
         for row in rows:
             assert row["auto"]["makespan"] >= row["bound"] * (1 - 1e-9)
     assert "free; CP-SAT proves 2 in 5 s each" in capsys.readouterr().out
+
+
+def test_the_benchmark_of_optima_of_a_folder(
+    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tmp_path / "graphs", tmp_path / "optima.json"
+    folder.mkdir()
+    for name, seed in (("a", 0), ("b", 1)):
+        save_graph(_layered(12, seed), folder / f"{name}.stg", lossy=True)
+    options = ["--data", str(folder), "--graphs", "1", "--evaluations", "300", "--seconds", "5"]
+    assert benchmarks(["optima", *options, "--transfer", "free", "--out", str(out)]) == 0
+    rows = json.loads(out.read_text())
+    assert [(row["graph"], row["devices"]) for row in rows] == [("a", d) for d in (2, 4, 8, 16)]
+    assert "4 cases, free" in capsys.readouterr().out
+    assert benchmarks(["optima", *options]) == 2
+    assert "a: its sizes or runtimes are all zero; use --transfer free" in capsys.readouterr().err

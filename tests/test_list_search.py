@@ -465,6 +465,15 @@ def test_impossible_settings(field: str, value: object) -> None:
         ListSearchConfig(**{field: value})  # pyright: ignore[reportArgumentType]
 
 
+def test_the_longest_runtimes() -> None:
+    builder = GraphBuilder("long")
+    for i in range(14):
+        inputs = [f"o{i - 1}:0"] if i % 3 else []
+        builder.add_op(f"o{i}", runtime=7e305, outputs=[8], inputs=inputs)
+    graph, cluster = builder.build(), Cluster.uniform(2, transfer="delay:latency=1s")
+    optimize(graph, cluster, evaluations=2500).verify(graph)
+
+
 class TestTheMethod:
     def test_provenance(self) -> None:
         graph = generate("erdos-renyi", 40, 0)

@@ -46,7 +46,7 @@ CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 def assert_close(found, expected):
     """Priorities agree up to the rounding of the largest one, since all are divided by their spread."""
-    atol = 1e-5 * max(1.0, float(np.abs(expected).max()))
+    atol = max(1e-5, 4e-6 * float(np.abs(expected).max()))
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=atol)
 
 

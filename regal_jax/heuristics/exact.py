@@ -34,14 +34,12 @@ _ROUNDED: Final = 10**6
 
 _BLINK: Final = 0.1
 """Seconds."""
-_PROVABLE_OPS: Final = {TransferModel.FREE: 256, TransferModel.BLOCKING: 16}
+_PROVABLE_OPS: Final = {TransferModel.FREE: 256, TransferModel.DELAY: 32, TransferModel.BLOCKING: 16}
 """Largest number of ops of a graph whose plan `prove` looks at. Blocking transfers are decisions, too."""
-_PROVABLE_DELAYED: Final = 32
-"""The same with other transfers."""
 _PROVABLE_CHOICES: Final = 512
 """Largest number of pairs of an op and a device, and of a tensor and a device where transfers take time."""
 _PROVABLE_TIMES: Final = 1e-290
-"""Least sum of all times."""
+"""Least sum of all times. Smaller times have no scale on which they are whole numbers."""
 
 
 def _solve(solver: Any, model: Any) -> Any:
@@ -129,11 +127,9 @@ def cp_sat(
 
 def is_provable(graph: ComputationGraph, cluster: Cluster) -> bool:
     """Whether `prove` can look at plans of the graph: it is small, and memory cannot run out."""
-    most = _PROVABLE_OPS.get(cluster.transfer, _PROVABLE_DELAYED)
-    rows = graph.num_ops
-    if cluster.transfer is not TransferModel.FREE:
-        rows = max(rows, graph.num_tensors)
-    small = graph.num_ops <= most and rows * cluster.num_devices <= _PROVABLE_CHOICES
+    tensors = 0 if cluster.transfer is TransferModel.FREE else graph.num_tensors
+    choices = max(graph.num_ops, tensors) * cluster.num_devices
+    small = graph.num_ops <= _PROVABLE_OPS[cluster.transfer] and choices <= _PROVABLE_CHOICES
     if not small or cluster.num_devices < 2 or not _has_room(graph, cluster):
         return False
     total = makespan_upper_bound(graph, cluster)
@@ -153,7 +149,8 @@ def prove(
       plan: A plan of the graph for the makespan.
       effort: Largest deterministic time of the solver, in its own unit. It has one thread, so the result does
         not depend on the machine.
-      seconds: Largest time, in which the solver ends; if it does so early, the result depends on the machine.
+      seconds: Time after which the solver ends, with the time in which its model is built; if that comes
+        before `effort` is spent, the result depends on the machine.
 
     Returns:
       The plan, or a better one. If it is proven, its provenance has ``status``, ``bound`` and ``resolution``
@@ -179,7 +176,6 @@ def prove(
         made = Plan.from_events(graph, cluster, *problem.solution(solver), objective=plan.objective)
         if made.sort_key < plan.sort_key:
             found, said = made, {**said, "found_by": "cp-sat"}
-            said.pop("best_from", None)
         bound = solver.best_objective_bound
     if status in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
         proven = min(max(problem.bound(bound), plan.lower_bound), found.makespan)

@@ -99,9 +99,9 @@ class Call:
         self._watch = watch
         self._deadline = deadline
         self._threads: tuple[HostPool, Callable[[], bool]] | None = None
-        """Threads for what follows a search, and whether there was a Ctrl-C; none before the searches."""
+        """Threads for the solver's `finish`, and whether there was a Ctrl-C; none if no task may begin."""
         self._made: dict[int, Plan] = {}
-        """Plans that the solver has been given to finish."""
+        """Plans of searches, as given to the solver's `finish`."""
 
     def run(self, shares: Sequence[Share]) -> list[Plan]:
         """One plan per graph, in the order of the graphs.
@@ -187,8 +187,10 @@ class Call:
             return plan
         said = dict(made.provenance)
         said["seconds"] = round(plan.provenance["seconds"] + clock.spent, 6)
-        if made.sort_key < plan.sort_key and "history" in said:
-            said["history"] = ended_with(said["history"], said["evaluations"], made)
+        if made.sort_key < plan.sort_key:
+            said.pop("best_from", None)
+            if "history" in said:
+                said["history"] = ended_with(said["history"], said["evaluations"], made)
         return dataclasses.replace(made, provenance=said)
 
     def _construct(self, solver: Constructive) -> Status:
@@ -220,7 +222,6 @@ class Call:
                     for i, result in pool.drain():
                         self._came_from_host(i, result, bar)
                     return ended
-        self._threads = None
         return Status.BUDGET
 
     @property
