@@ -255,6 +255,45 @@ def test_static_arguments_differ_by_their_type_as_in_jit():
         fn(X, {})
 
 
+def test_keyword_arguments():
+    def fn(x, *, scale, flip=False):
+        return wide(x) * scale["by"] * (-1 if flip else 1)
+
+    want, named = jax.jit(wide)(X) * 3, {"scale": {"by": np.float32(3)}}
+    made = compiled(fn, X, kwargs={**named, "flip": True}, static_argnames="flip")
+    assert_same(made(X, **named), -want)
+    assert "median run" in made.report(X, **named)
+    with pytest.raises(TypeError):
+        made(X, np.float32(3))
+    assert_same(compiled(lambda *, x: wide(x), kwargs={"x": X})(x=X), jax.jit(wide)(X))
+    decorated = regal_jax.compile(static_argnames=("flip",), **QUICK)(fn)
+    assert_same(decorated(X, **named), want)
+    assert_same(decorated(X, flip=True, **named), -want)
+    with pytest.raises(ConfigError, match="static argument 'flip' is a list, which has no hash"):
+        decorated(X, flip=[], **named)
+
+
+@pytest.mark.parametrize("static", [{"static_argnums": 1}, {"static_argnames": ["power"]}])
+def test_static_arguments_are_static_by_place_and_by_name(static):
+    fn = regal_jax.compile(**static, **QUICK)(lambda x, power=1: wide(x) if power == 1 else x)
+    assert_same(fn(X, 2), X)
+    assert_same(fn(X, power=2), X)
+    assert_same(fn(x=X, power=1), jax.jit(wide)(X))
+    assert_same(fn(X), jax.jit(wide)(X))
+
+
+@pytest.mark.parametrize("donated", [{"donate_argnums": 0}, {"donate_argnames": "x"}])
+def test_arguments_are_donated_by_place_and_by_name(donated):
+    fn = regal_jax.compile(**donated, **QUICK)(lambda x, y: x + wide(y))
+    x, y = jnp.array(X), jnp.array(X)
+    want = X + jax.jit(wide)(y)
+    assert_same(fn(x, y), want)
+    assert (x.is_deleted(), y.is_deleted()) == (True, False)
+    x = jnp.array(X)
+    assert_same(fn(y=y, x=x), want)
+    assert (x.is_deleted(), y.is_deleted()) == (True, False)
+
+
 def test_the_decorator_binds_methods_and_needs_parentheses():
     class Model:
         scale = 3

@@ -18,12 +18,12 @@ ArgName = int | str
 """A positional argument by its index, or a keyword argument by its name."""
 
 
-def static_key(where: str, values: Mapping[int, Any]) -> tuple[Any, ...]:
+def static_key(where: str, values: Mapping[int, Any] | Mapping[ArgName, Any]) -> tuple[Any, ...]:
     """A key of static arguments under which programs are kept; ``1``, ``1.0`` and ``True`` differ.
 
     Args:
       where: The function that is called, for the message.
-      values: The static arguments by their index.
+      values: The static arguments by their index or name.
 
     Raises:
       ConfigError: An argument has no hash.
@@ -33,10 +33,10 @@ def static_key(where: str, values: Mapping[int, Any]) -> tuple[Any, ...]:
             hash(value)
         except TypeError:
             raise ConfigError(
-                f"{where}: static argument {i} is a {type(value).__name__}, which has no hash; give a tuple "
-                "or another value that cannot change"
+                f"{where}: static argument {i!r} is a {type(value).__name__}, which has no hash; give a "
+                "tuple or another value that cannot change"
             ) from None
-    return tuple((i, _typed(values[i])) for i in sorted(values))
+    return tuple((i, _typed(value)) for i, value in sorted(values.items(), key=lambda item: str(item[0])))
 
 
 def _typed(value: Any) -> Any:

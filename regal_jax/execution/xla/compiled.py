@@ -5,7 +5,7 @@ import functools
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import jax
@@ -81,8 +81,8 @@ class CompiledProgram:
             compile_seconds,
         )
 
-    def __call__(self, *args: Any) -> Any:
-        return self.compiled(*args)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.compiled(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name == "compiled":
@@ -102,12 +102,13 @@ class CompiledProgram:
         """
         self.schedule.save(path)
 
-    def report(self, *args: Any) -> str:
+    def report(self, *args: Any, **kwargs: Any) -> str:
         """The memory of the program and of the same program in XLA's order, as lines of text.
 
         Args:
           *args: Arguments with which both programs are run in turn to report their median seconds. Donated
             arguments are copied. Without arguments, nothing is run.
+          **kwargs: Their keyword arguments.
         """
         stats = self.statistics
         rows: list[tuple[str, ...]] = [("", "XLA's order", "this program")]
@@ -121,8 +122,8 @@ class CompiledProgram:
             rows.append((label, *(format_bytes(getattr(m, name)) for m in (stats.before, stats.after))))
         predicted = (format_bytes(p) if p else "-" for p in (stats.predicted_before, stats.predicted))
         rows.append(("predicted temporary", *predicted))
-        if args:
-            seconds = run_seconds([self.plain, self.compiled], args)
+        if args or kwargs:
+            seconds = run_seconds([self.plain, self.compiled], args, kwargs=kwargs)
             rows.append(("median run", *(format_time(s, "s") for s in seconds)))
         widths = [max(len(row[c]) for row in rows) for c in range(3)]
         lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}".rstrip() for a, b, c in rows]
@@ -133,7 +134,10 @@ class CompiledProgram:
 
 
 def run_seconds(
-    programs: list[jax.stages.Compiled], args: tuple[Any, ...], rounds: int = _ROUNDS
+    programs: list[jax.stages.Compiled],
+    args: tuple[Any, ...],
+    rounds: int = _ROUNDS,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> list[float]:
     """Median seconds of programs that are run in turn with copies of the same arguments.
 
@@ -141,13 +145,18 @@ def run_seconds(
       programs: Programs compiled for the arguments.
       args: Concrete arguments.
       rounds: Number of timed runs of each program.
+      kwargs: Concrete keyword arguments.
     """
     seconds: list[list[float]] = [[] for _ in programs]
     for turn in range(rounds + 1):
         for row, program in zip(seconds, programs, strict=True):
-            copies = jax.block_until_ready(jax.tree.map(lambda x: jax.numpy.array(x, copy=True), args))
+            given, named = jax.block_until_ready(jax.tree.map(_copy, (args, dict(kwargs or {}))))
             began = time.perf_counter()
-            jax.block_until_ready(program(*copies))
+            jax.block_until_ready(program(*given, **named))
             if turn:  # The first run includes initialisation and is not timed.
                 row.append(time.perf_counter() - began)
     return [statistics.median(row) for row in seconds]
+
+
+def _copy(x: Any) -> jax.Array:
+    return jax.numpy.array(x, copy=True)

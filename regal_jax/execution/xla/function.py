@@ -5,7 +5,7 @@ import inspect
 import os
 import threading
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
 import jax
@@ -16,7 +16,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.execution.xla.compiled import CompiledProgram
 from regal_jax.execution.xla.program import CompileOptions, build
 from regal_jax.execution.xla.schedule import Schedule
-from regal_jax.importers.jax_call import static_key
+from regal_jax.importers.jax_call import ArgName, static_key
 from regal_jax.runtime.interrupts import interruptible
 
 if TYPE_CHECKING:
@@ -36,37 +36,59 @@ class CompiledFunction:
         self._fn, self._options = fn, options
         self._programs: dict[Any, CompiledProgram] = {}
         self._lock = threading.Lock()
-        static = options.static_argnums
-        self._static = (static,) if isinstance(static, int) else tuple(static)
+        self._static = _static_arguments(fn, options)
         functools.update_wrapper(self, fn)
 
-    def _is_static(self, place: int, count: int) -> bool:
-        return place in self._static or place - count in self._static
+    def _split(
+        self, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, Any], dict[ArgName, Any]]:
+        """The arguments that are traced, by place and by name, and the static ones."""
+        places = {i % len(args) for i in self._static if isinstance(i, int) and -len(args) <= i < len(args)}
+        static: dict[ArgName, Any] = {i: args[i] for i in places}
+        static.update((name, x) for name, x in kwargs.items() if name in self._static)
+        named = {name: x for name, x in kwargs.items() if name not in static}
+        return [x for i, x in enumerate(args) if i not in places], named, static
 
-    def program(self, *args: Any) -> CompiledProgram:
+    def program(self, *args: Any, **kwargs: Any) -> CompiledProgram:
         """The program for such arguments, compiled if necessary.
 
         Args:
           *args: Arrays, or `jax.ShapeDtypeStruct`; static arguments unchanged.
+          **kwargs: The same by name.
         """
-        traced = [a for i, a in enumerate(args) if not self._is_static(i, len(args))]
-        static = {i: a for i, a in enumerate(args) if self._is_static(i, len(args))}
+        *traced, static = self._split(args, kwargs)
         fixed = static_key("regal_jax.compile", static)
         leaves, tree = jax.tree.flatten(traced)
         key = (fixed, tree, tuple(_signature(leaf) for leaf in leaves))
         # Other threads wait, instead of each repeating the same search.
         with self._lock:
             if key not in self._programs:
-                self._programs[key] = build(self._fn, args, self._options)
+                self._programs[key] = build(self._fn, args, kwargs, self._options)
             return self._programs[key]
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         """As a method, with ``instance`` as the first argument."""
         return self if instance is None else types.MethodType(self, instance)
 
-    def __call__(self, *args: Any) -> Any:
-        program = self.program(*args)
-        return program(*(a for i, a in enumerate(args) if not self._is_static(i, len(args))))
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        given, named, _ = self._split(args, kwargs)
+        return self.program(*args, **kwargs)(*given, **named)
+
+
+def _static_arguments(fn: Callable[..., Any], options: CompileOptions) -> frozenset[ArgName]:
+    """The static arguments by index and by name; those that are not given follow from the signature."""
+    numbers, names = options.arguments["static_argnums"], options.arguments["static_argnames"]
+    given = {numbers} if isinstance(numbers, int) else set(numbers or ())
+    given |= {names} if isinstance(names, str) else set(names or ())
+    if numbers is None or names is None:
+        try:
+            parameters = inspect.signature(fn).parameters.values()
+        except (TypeError, ValueError):  # It has none.
+            parameters = ()
+        for i, parameter in enumerate(parameters):
+            if parameter.kind is parameter.POSITIONAL_OR_KEYWORD and given & {i, parameter.name}:
+                given |= {i, parameter.name}
+    return frozenset(given)
 
 
 def _takes_nothing(fn: Any) -> bool:
@@ -95,7 +117,9 @@ def compile(
     fn: None = None,
     *,
     static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
     objective: str = "peak-memory",
     method: "MethodName | Solver | None" = "order-search",
     time_limit: float | None = None,
@@ -112,8 +136,11 @@ def compile(
 def compile(
     fn: Callable[..., Any],
     *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
     static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
     objective: str = "peak-memory",
     method: "MethodName | Solver | None" = "order-search",
     time_limit: float | None = None,
@@ -130,8 +157,11 @@ def compile(
 def compile(
     fn: Callable[..., Any] | None = None,
     *args: Any,
+    kwargs: Mapping[str, Any] | None = None,
     static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
     donate_argnums: int | Sequence[int] = (),
+    donate_argnames: str | Sequence[str] = (),
     objective: str = "peak-memory",
     method: "MethodName | Solver | None" = "order-search",
     time_limit: float | None = None,
@@ -159,8 +189,11 @@ def compile(
     Args:
       fn: The function; ``None`` for a decorator, which compiles when the function is called.
       *args: Its arguments: arrays, pytrees of them, or `jax.ShapeDtypeStruct`; on one CPU.
+      kwargs: Its keyword arguments. A decorated function takes them as they are.
       static_argnums: As `jax.jit` takes them.
+      static_argnames: As `jax.jit` takes them.
       donate_argnums: As `jax.jit` takes them. Donated arguments stay donated.
+      donate_argnames: As `jax.jit` takes them.
       objective: The only objective is ``"peak-memory"``.
       method: As `regal_jax.order` takes it; ``"auto"`` also runs BRKGA, which costs more compile time.
       time_limit: Seconds for the search, without compilation; ``None`` for no limit. The first search in an
@@ -200,7 +233,9 @@ def compile(
     """
     options = CompileOptions(
         static_argnums=static_argnums,
+        static_argnames=static_argnames,
         donate_argnums=donate_argnums,
+        donate_argnames=donate_argnames,
         objective=objective,
         method=method,
         time_limit=time_limit,
@@ -212,10 +247,10 @@ def compile(
         compiler_options=compiler_options,
     )
     if fn is not None:
-        if not args and callable(fn) and not _takes_nothing(fn):
+        if not args and not kwargs and callable(fn) and not _takes_nothing(fn):
             raise ConfigError(
                 f"regal_jax.compile: {getattr(fn, '__name__', fn)!r} takes arguments; give them after it, or "
                 "write @regal_jax.compile() for a decorator"
             )
-        return build(fn, args, options)
+        return build(fn, args, kwargs or {}, options)
     return lambda function: CompiledFunction(function, options)

@@ -9,7 +9,7 @@ import os
 import pathlib
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import jax
@@ -85,7 +85,9 @@ class CompileOptions:
         self,
         *,
         static_argnums: int | Sequence[int],
+        static_argnames: str | Sequence[str],
         donate_argnums: int | Sequence[int],
+        donate_argnames: str | Sequence[str],
         objective: str,
         method: "MethodName | Solver | None",
         time_limit: float | None,
@@ -108,15 +110,23 @@ class CompileOptions:
         budget, number = whole(evaluations, 1), whole(seed, 0)
         if budget is None or number is None:
             raise ConfigError("evaluations: must be a whole number above 0, and seed one of 0 or more")
-        self.static_argnums, self.donate_argnums = static_argnums, donate_argnums
+        # `jax.jit` infers names from numbers, and numbers from names, where the others are not given.
+        self.arguments: dict[str, Any] = {
+            "static_argnums": static_argnums if static_argnums != () else None,
+            "static_argnames": static_argnames or None,
+            "donate_argnums": donate_argnums if donate_argnums != () else None,
+            "donate_argnames": donate_argnames or None,
+        }
         self.search = SearchSettings(method, budget, time_limit, number, counted)
         self.cache = cache
         self.plan = plan if plan is None or isinstance(plan, Schedule) else Schedule.load(plan)
         self.compiler_options = dict(compiler_options or {})
 
 
-def build(fn: Callable[..., Any], args: Sequence[Any], options: CompileOptions) -> CompiledProgram:
-    """Compiles ``fn`` for ``args``; see `regal_jax.compile`."""
+def build(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], options: CompileOptions
+) -> CompiledProgram:
+    """Compiles ``fn`` for its arguments; see `regal_jax.compile`."""
     if not callable(fn):
         raise ConfigError(
             f"regal_jax.compile: {type(fn).__name__} is no function; give one, then its arguments"
@@ -124,7 +134,7 @@ def build(fn: Callable[..., Any], args: Sequence[Any], options: CompileOptions) 
     check_support()
     use_cache()
     clock = Deadline()
-    lowered = _lower(fn, args, options)
+    lowered = jax.jit(_fresh(fn), **options.arguments).lower(*args, **kwargs)
     fingerprint = _fingerprint(lowered, options)
     if options.plan is not None:
         if options.plan.fingerprint != fingerprint:
@@ -172,18 +182,11 @@ def _loaded(
         return None
 
 
-def _lower(fn: Callable[..., Any], args: Sequence[Any], options: CompileOptions) -> jax.stages.Lowered:
-    program = jax.jit(
-        _fresh(fn), static_argnums=options.static_argnums, donate_argnums=options.donate_argnums
-    )
-    return program.lower(*args)
-
-
 def _fresh(fn: Callable[..., Any]) -> Callable[..., Any]:
     """A new function equal to ``fn``, with which no one else shares entries of JAX's caches."""
 
-    def program(*args: Any) -> Any:
-        return fn(*args)
+    def program(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
 
     with_name = functools.update_wrapper(program, fn, updated=())
     with_name.__name__ = getattr(fn, "__name__", "program")
