@@ -73,7 +73,8 @@ def check_kind(what: str, value: Any, kind: type) -> None:
       ConfigError: It has another type.
     """
     if not isinstance(value, kind):
-        raise ConfigError(f"{what}: give a {kind.__name__}, got {type(value).__name__}")
+        article = "an" if kind.__name__[0] in "AEIOU" else "a"
+        raise ConfigError(f"{what}: give {article} {kind.__name__}, got {type(value).__name__}")
 
 
 def is_number(value: Any) -> bool:

@@ -258,6 +258,8 @@ def test_the_command_trains(tmp_path: pathlib.Path, capsys: pytest.CaptureFixtur
     ("table", "message"),
     [
         ({"devices": [1]}, r"data\.devices"),
+        ({"devices": [2, 5000]}, r"data\.devices: is .* from 2 to 1024$"),
+        ({"ops": [10**5000]}, r"data\.ops: is .* from 1 to 2147483647$"),
         ({"families": ["none"]}, r"data\.families: has 'none'"),
         ({"transfer": ["fast"]}, r"data\.transfer: "),
         ({"families": []}, r"data\.train: there are no graphs"),
@@ -268,3 +270,15 @@ def test_wrong_settings_are_refused(table: dict[str, Any], message: str) -> None
     with pytest.raises(ConfigError, match=message):
         InsertionTrainConfig.from_document({"system": "insertion", "data": table})
     assert InsertionTrainConfig.from_document(SMALL.as_document()) == SMALL
+
+
+def test_what_python_gives_is_refused_by_name() -> None:
+    makes: list[tuple[Any, str]] = [
+        (lambda: InsertionTrainConfig(ridge=-1), r"ridge: is -1; give a number of at least 0"),
+        (lambda: InsertionTrainConfig(ridge=10**400), r"ridge: is 1"),
+        (lambda: InsertionDataConfig(families=[["a"]]), r"data\.families: is \[\['a'\]\]; give a text"),  # type: ignore[arg-type]
+        (lambda: InsertionDataConfig(devices=b"\2\4"), r"data\.devices: is "),  # type: ignore[arg-type]
+    ]
+    for make, said in makes:
+        with pytest.raises(ConfigError, match=f"^{said}"):
+            make()

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.resources
 import json
+import pathlib
 import tomllib
 
 import numpy as np
@@ -10,6 +11,9 @@ import pytest
 
 from regal_jax.errors import ConfigError
 from regal_jax.learning import Baseline, DataConfig, OptimizerConfig, TaskConfig, TrainConfig
+from regal_jax.learning.gflownet import GflownetDataConfig, GflownetTrainConfig
+from regal_jax.learning.insertion import InsertionDataConfig, InsertionTrainConfig
+from regal_jax.learning.ordering import OrderDataConfig, OrderTrainConfig
 from regal_jax.plan import Objective
 from regal_jax.policies import (
     SHIPPED,
@@ -121,6 +125,7 @@ def test_names_and_numbers_of_numpy_become_plain():
     config = OptimizerConfig(baseline="learned", steps=np.int64(5))
     assert config.baseline is Baseline.LEARNED
     assert type(config.steps) is int
+    assert type(OptimizerConfig(clip=np.float32(0.5)).clip) is float
     assert TaskConfig(objective="peak-memory").objective is Objective.PEAK_MEMORY
 
 
@@ -134,6 +139,9 @@ def test_names_and_numbers_of_numpy_become_plain():
         ("optimizer", {"steps": 2**31}, "optimizer.steps: is 2147483648; give a whole number from 1 to"),
         ("optimizer", {"learning_rate": "fast"}, "optimizer.learning_rate: is 'fast'; give a number"),
         ("optimizer", {"learning_rate": 0}, "optimizer.learning_rate: is 0.0; give a number above 0"),
+        ("optimizer", {"clip": 10**400}, "optimizer.clip: is 1000"),
+        ("optimizer", {"clip": 10**5000}, "optimizer.clip: is a whole number of 16610 bits; give a number"),
+        ("optimizer", {"baseline": 10**5000}, "optimizer.baseline: is a whole number of 16610 bits; give a"),
         ("optimizer", {"clip": float("nan")}, "optimizer.clip: is nan; give a number above 0"),
         ("optimizer", {"entropy": -1}, "optimizer.entropy: is -1.0; give a number of at least 0"),
         ("optimizer", {"worst": 1.0}, "optimizer.worst: is 1.0; give a number above 1"),
@@ -199,7 +207,29 @@ def test_python_gets_the_same_answers():
     for make, said in (
         (lambda: OptimizerConfig(steps=2.5), "optimizer.steps"),
         (lambda: OptimizerConfig(clip="1"), "optimizer.clip"),
+        (lambda: OptimizerConfig(entropy=-(10**5000)), "optimizer.entropy: is a whole number of 16610 bits"),
+        (lambda: TrainConfig(policy=5), "policy: give a PolicyConfig, got int"),
+        (lambda: TrainConfig.from_document([]), r"settings: is \[\]; give a table of settings"),
         (lambda: dataclasses.replace(TrainConfig(), seed=-1), "seed"),
     ):
-        with pytest.raises(ConfigError, match=said):
+        with pytest.raises(ConfigError, match=f"^{said}"):
             make()
+
+
+@pytest.mark.parametrize(
+    ("config", "data"),
+    [
+        (TrainConfig, DataConfig),
+        (OrderTrainConfig, OrderDataConfig),
+        (GflownetTrainConfig, GflownetDataConfig),
+        (InsertionTrainConfig, InsertionDataConfig),
+    ],
+)
+def test_sets_are_texts_and_tables_are_settings(config, data):
+    for given in (3, None, [3], [["a"]], {"a": 1}):
+        with pytest.raises(ConfigError, match=r"^data\.train: is .*; give a text, or a list of texts$"):
+            data(train=given)
+    assert data(train="").train == ()
+    assert data(train="a").train == data(train=pathlib.Path("a")).train == data(train=["a"]).train == ("a",)
+    with pytest.raises(ConfigError, match=f"^data: give an? {data.__name__}, got int$"):
+        config(data=5)

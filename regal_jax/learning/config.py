@@ -10,7 +10,15 @@ from regal_jax.checks import shown
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.even_split import even_split
-from regal_jax.learning.settings import SystemConfig, above_fields, least_fields, member_field, whole_fields
+from regal_jax.learning.settings import (
+    SystemConfig,
+    above_fields,
+    least_fields,
+    member_field,
+    table_fields,
+    text_fields,
+    whole_fields,
+)
 from regal_jax.plan import Objective
 from regal_jax.policies import PolicyConfig
 from regal_jax.policies.checks import flag
@@ -126,10 +134,7 @@ class DataConfig:
     noisy_copies: int = 0
 
     def __post_init__(self) -> None:
-        for field in ("train", "validation"):
-            given = getattr(self, field)
-            paths = ((given,) if given else ()) if isinstance(given, str) else tuple(given)
-            object.__setattr__(self, field, paths)
+        text_fields(self, "data", "train", "validation")
         whole_fields(self, "data", train_limit=0, validation_limit=0, max_ops=0, noisy_copies=0)
         least_fields(self, "data", noise=0, min_parallelism=0)
         member_field(self, "data", "contract", Contract)
@@ -224,6 +229,7 @@ class TrainConfig(SystemConfig):
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
 
     def __post_init__(self) -> None:
+        table_fields(self)
         whole_fields(self, "", seed=0)
         if self.policy.objective is not self.task.objective:
             raise ConfigError(

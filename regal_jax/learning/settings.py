@@ -3,7 +3,6 @@
 import dataclasses
 import enum
 import functools
-import math
 import operator
 import os
 import types
@@ -11,21 +10,24 @@ import typing
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Self
 
-from regal_jax.checks import is_number, shown, whole
+from regal_jax.checks import check_kind, is_number, real, shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.storage.documents import read_toml
 
 __all__ = [
+    "MOST",
     "SystemConfig",
     "above_fields",
     "build",
     "least_fields",
     "member_field",
     "plain",
+    "table_fields",
+    "text_fields",
     "whole_fields",
 ]
 
-_MOST: Final = 2**31 - 1
+MOST: Final = 2**31 - 1
 """Largest whole number, since many settings are int32 in the compiled step."""
 _T = typing.TypeVar("_T")
 
@@ -33,7 +35,8 @@ _T = typing.TypeVar("_T")
 def build(kind: type[_T], table: Any, path: str) -> _T:
     """An instance of the dataclass ``kind`` from a table."""
     if not isinstance(table, Mapping):
-        raise ConfigError(f"{path.rstrip('.')}: is {table!r}; give a table of settings")
+        where = path.rstrip(".") or "settings"
+        raise ConfigError(f"{where}: is {shown(table)}; give a table of settings")
     hints = typing.get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(typing.cast(Any, kind))]
     for name in table:
@@ -96,20 +99,17 @@ def _value(hint: Any, value: Any, path: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return build(typing.cast(type, hint), value, f"{path}.")
     if hint == (tuple[str, ...] | str):
-        if not isinstance(value, str) and not (
-            isinstance(value, (list, tuple)) and all(isinstance(text, str) for text in value)
-        ):
-            raise ConfigError(f"{path}: is {value!r}; give a text, or a list of texts")
-        return value
+        return _texts(value, path)
     if typing.get_origin(hint) is tuple:
         if not isinstance(value, (list, tuple)):
-            raise ConfigError(f"{path}: is {value!r}; give a list")
+            raise ConfigError(f"{path}: is {shown(value)}; give a list")
         return tuple(value)
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if any(_is(kind, value) for kind in kinds):
-        return float(value) if float in kinds and isinstance(value, int) else value
+        number = real(value) if float in kinds else None
+        return value if number is None else number
     wanted = " or ".join(_NAMES.get(kind, "a text") for kind in kinds)
-    raise ConfigError(f"{path}: is {value!r}; give {wanted}")
+    raise ConfigError(f"{path}: is {shown(value)}; give {wanted}")
 
 
 _NAMES: Final = {bool: "true or false", int: "a whole number", float: "a number"}
@@ -126,7 +126,7 @@ def member_field(config: Any, path: str, field: str, kind: type[enum.StrEnum]) -
     """Converts the field, which may be a name, to a member of ``kind``."""
     value = getattr(config, field)
     if value not in kind.__members__.values():
-        raise ConfigError(f"{path}.{field}: is {value!r}; use one of {', '.join(kind)}")
+        raise ConfigError(f"{_name(path, field)}: is {shown(value)}; use one of {', '.join(kind)}")
     object.__setattr__(config, field, kind(value))
 
 
@@ -134,25 +134,57 @@ def whole_fields(config: Any, path: str, **lowest: int) -> None:
     """Converts the fields to plain whole numbers."""
     for field, low in lowest.items():
         value = getattr(config, field)
-        number = whole(value, low, _MOST)
+        number = whole(value, low, MOST)
         if number is None:
-            where = f"{path}.{field}" if path else field
-            raise ConfigError(f"{where}: is {shown(value)}; give a whole number from {low} to {_MOST}")
+            limits = f"from {low} to {MOST}"
+            raise ConfigError(f"{_name(path, field)}: is {shown(value)}; give a whole number {limits}")
         object.__setattr__(config, field, number)
 
 
 def least_fields(config: Any, path: str, **lowest: float) -> None:
+    """Converts the fields to plain numbers."""
     for field, low in lowest.items():
         value = getattr(config, field)
-        if not _is(float, value) or not low <= value < math.inf:
-            raise ConfigError(f"{path}.{field}: is {value!r}; give a number of at least {low}")
+        number = real(value, low)
+        if number is None:
+            raise ConfigError(f"{_name(path, field)}: is {shown(value)}; give a number of at least {low}")
+        object.__setattr__(config, field, number)
 
 
 def above_fields(config: Any, path: str, **limits: float) -> None:
+    """Converts the fields to plain numbers."""
     for field, limit in limits.items():
         value = getattr(config, field)
-        if not _is(float, value) or not limit < value < math.inf:
-            raise ConfigError(f"{path}.{field}: is {value!r}; give a number above {limit}")
+        number = real(value, above=limit)
+        if number is None:
+            raise ConfigError(f"{_name(path, field)}: is {shown(value)}; give a number above {limit}")
+        object.__setattr__(config, field, number)
+
+
+def text_fields(config: Any, path: str, *fields: str) -> None:
+    """Converts the fields, each a text or a list of texts, to tuples; an empty text is an empty one."""
+    for field in fields:
+        object.__setattr__(config, field, _texts(getattr(config, field), _name(path, field)))
+
+
+def _texts(value: Any, where: str) -> tuple[str, ...]:
+    given = value if isinstance(value, (list, tuple)) else (value,)
+    texts = tuple(os.fspath(text) if isinstance(text, os.PathLike) else text for text in given)
+    if not all(isinstance(text, str) for text in texts):
+        raise ConfigError(f"{where}: is {shown(value)}; give a text, or a list of texts")
+    return texts if value != "" else ()
+
+
+def table_fields(config: Any) -> None:
+    """Checks that the tables of the config have the types of their fields."""
+    for field, kind in typing.get_type_hints(type(config)).items():
+        if dataclasses.is_dataclass(kind):
+            check_kind(field, getattr(config, field), typing.cast(type, kind))
+
+
+def _name(path: str, field: str) -> str:
+    """The full name of a setting."""
+    return f"{path}.{field}" if path else field
 
 
 def plain(value: Any) -> Any:

@@ -13,6 +13,8 @@ from regal_jax.learning.settings import (
     above_fields,
     least_fields,
     member_field,
+    table_fields,
+    text_fields,
     whole_fields,
 )
 from regal_jax.policies.checks import flag
@@ -76,10 +78,7 @@ class GflownetDataConfig:
     subgraph: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for field in ("families", "train", "validation"):
-            names = getattr(self, field)
-            names = ((names,) if names else ()) if isinstance(names, str) else tuple(names)
-            object.__setattr__(self, field, names)
+        text_fields(self, "data", "families", "train", "validation")
         for family in self.families or ("",):
             if family not in FAMILIES:
                 raise ConfigError(f"data.families: unknown {family!r}; use some of {', '.join(FAMILIES)}")
@@ -215,6 +214,7 @@ class GflownetTrainConfig(SystemConfig):
     ppo: PpoConfig = dataclasses.field(default_factory=PpoConfig)
 
     def __post_init__(self) -> None:
+        table_fields(self)
         whole_fields(self, "", seed=0)
         loss = self.optimizer.loss
         model = dataclasses.replace(self.model, partition=loss is Loss.BALANCE, value=loss is Loss.PPO)

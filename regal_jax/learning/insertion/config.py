@@ -1,14 +1,20 @@
 """`InsertionTrainConfig`: everything that the training of an insertion policy depends on; read from TOML."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import ClassVar
 
 from regal_jax.checks import shown, whole
 from regal_jax.datasets import FAMILIES
 from regal_jax.errors import ClusterError, ConfigError
-from regal_jax.graph import Cluster
-from regal_jax.learning.settings import SystemConfig, least_fields, whole_fields
+from regal_jax.graph import MAX_DEVICES, Cluster
+from regal_jax.learning.settings import (
+    MOST,
+    SystemConfig,
+    least_fields,
+    table_fields,
+    text_fields,
+    whole_fields,
+)
 
 __all__ = ["InsertionDataConfig", "InsertionTrainConfig"]
 
@@ -47,17 +53,15 @@ class InsertionDataConfig:
     generated_transfer: tuple[str, ...] | str = ("blocking:latency=25us", "pcie4x16")
 
     def __post_init__(self) -> None:
-        for field in ("train", "validation", "transfer", "families", "generated_transfer"):
-            given = getattr(self, field)
-            texts = ((given,) if given else ()) if isinstance(given, str) else tuple(given)
-            object.__setattr__(self, field, texts)
+        text_fields(self, "data", "train", "validation", "transfer", "families", "generated_transfer")
         whole_fields(self, "data", limit=0, validation_limit=0, max_ops=0, generated=0)
-        for field, least in (("devices", 2), ("ops", 1)):
+        for field, least, most in (("devices", 2, MAX_DEVICES), ("ops", 1, MOST)):
             given = getattr(self, field)
-            counts = [whole(count, least) for count in given] if isinstance(given, Sequence) else []
+            listed = isinstance(given, (tuple, list))
+            counts = [whole(count, least, most) for count in given] if listed else []
             if not counts or None in counts:
                 raise ConfigError(
-                    f"data.{field}: is {shown(given)}; give a list of whole numbers of at least {least}"
+                    f"data.{field}: is {shown(given)}; give a list of whole numbers from {least} to {most}"
                 )
             object.__setattr__(self, field, tuple(counts))
         for family in self.families:
@@ -94,6 +98,7 @@ class InsertionTrainConfig(SystemConfig):
     data: InsertionDataConfig = dataclasses.field(default_factory=InsertionDataConfig)
 
     def __post_init__(self) -> None:
+        table_fields(self)
         whole_fields(self, "", seed=0, rounds=1, evaluations=1)
         least_fields(self, "", ridge=0)
         data = self.data

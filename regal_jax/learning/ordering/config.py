@@ -5,7 +5,14 @@ from typing import ClassVar, Final
 
 from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError
-from regal_jax.learning.settings import SystemConfig, above_fields, least_fields, whole_fields
+from regal_jax.learning.settings import (
+    SystemConfig,
+    above_fields,
+    least_fields,
+    table_fields,
+    text_fields,
+    whole_fields,
+)
 from regal_jax.ordering import Decoder, TopoformerConfig
 
 __all__ = ["OrderDataConfig", "OrderOptimizerConfig", "OrderTrainConfig"]
@@ -50,10 +57,7 @@ class OrderDataConfig:
                 "e.g. [500]"
             )
         object.__setattr__(self, "ops", tuple(sizes))
-        for field in ("train", "validation"):
-            paths = getattr(self, field)
-            paths = ((paths,) if paths else ()) if isinstance(paths, str) else tuple(paths)
-            object.__setattr__(self, field, paths)
+        text_fields(self, "data", "train", "validation")
         whole_fields(self, "data", validation_graphs=0 if self.validation else 1, limit=0, max_ops=0)
         least_fields(self, "data", share=0)
         if self.share > 1:
@@ -139,6 +143,7 @@ class OrderTrainConfig(SystemConfig):
     optimizer: OrderOptimizerConfig = dataclasses.field(default_factory=OrderOptimizerConfig)
 
     def __post_init__(self) -> None:
+        table_fields(self)
         whole_fields(self, "", seed=0)
         if self.optimizer.logit_norm and self.model.decoder is Decoder.AUTOREGRESSIVE:
             raise ConfigError(
