@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from regal_jax import Cluster, ListSearch, Objective, PeakSearch, optimize
+from regal_jax import Cluster, GraphBuilder, ListSearch, Objective, PeakSearch, optimize, save_graph
 from regal_jax.cli.main import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, FormatError
@@ -225,6 +225,22 @@ def test_training_resumes_and_validates(tmp_path: pathlib.Path) -> None:
     np.testing.assert_array_equal(np.load(tmp_path / "run" / "moves-1.npy"), before)
     with pytest.raises(ConfigError, match="other config"):
         train_insertion(dataclasses.replace(SMALL, seed=1), tmp_path / "run", progress=False)
+
+
+@needs_numba
+def test_sets_must_fit_every_cluster(tmp_path: pathlib.Path) -> None:
+    pinned, table = GraphBuilder("pinned"), GraphBuilder("table")
+    pinned.add_op("op", runtime=1, allowed_devices=[3])
+    table.add_op("op", runtime=[1, 2, 3, 4])
+    for name, builder in (("pinned", pinned), ("table", table)):
+        (tmp_path / name).mkdir()
+        save_graph(builder.build(), tmp_path / name / "graph.json")
+        for split in ("train", "validation"):
+            data = dataclasses.replace(SMALL.data, devices=(2, 4), **{split: str(tmp_path / name)})
+            config = dataclasses.replace(SMALL, data=data)
+            with pytest.raises(ConfigError, match=rf"^data\.{split}: .* 2.*; or change data\.devices$"):
+                train_insertion(config, tmp_path / "run", progress=False)
+            assert not (tmp_path / "run").exists()
 
 
 @needs_numba

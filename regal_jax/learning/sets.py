@@ -1,7 +1,7 @@
 """The graphs of the sets that settings of a run name."""
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from regal_jax.datasets import load_graphs
@@ -35,7 +35,7 @@ class SetsConfig(Protocol):
 def load_sets(
     data: SetsConfig,
     split: str,
-    cluster: Cluster,
+    clusters: Sequence[Cluster],
     remark: str = "",
     read: Callable[[str], Iterable[ComputationGraph]] | None = None,
 ) -> list[ComputationGraph]:
@@ -44,19 +44,19 @@ def load_sets(
     Args:
       data: Settings of the data.
       split: ``"train"`` or ``"validation"``.
-      cluster: The cluster on which the graphs run.
+      clusters: The clusters on which each graph runs.
       remark: End of the message if a graph cannot run there.
       read: The graphs of a path; `load_graphs` by default.
 
     Raises:
-      ConfigError: A path has no graphs, or a graph cannot run on the cluster.
+      ConfigError: A path has no graphs, or a graph cannot run on a cluster.
       FormatError: A set cannot be read.
     """
     graphs: list[ComputationGraph] = []
     for path in getattr(data, split):
         found = read(path) if read else load_graphs(path, split, max_ops=data.max_ops)
         graphs += itertools.islice(found, data.limit or None)
-    for graph in graphs:
+    for graph, cluster in itertools.product(graphs, clusters):
         try:
             runtime_matrix(graph, cluster)
             allowed_matrix(graph, cluster)

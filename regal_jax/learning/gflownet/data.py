@@ -54,7 +54,7 @@ def chosen_sets(data: GflownetDataConfig, cluster: Cluster) -> list[list[Computa
 
     least = {"train": data.min_parallelism, "validation": 0.0}
     return [
-        load_sets(data, split, cluster, read=functools.partial(read, split=split, least=least[split]))
+        load_sets(data, split, [cluster], read=functools.partial(read, split=split, least=least[split]))
         for split in least
     ]
 

@@ -191,9 +191,10 @@ def _chosen(config: InsertionTrainConfig, split: str) -> list[ComputationGraph]:
     every = dataclasses.replace(data, limit=0)
     graphs: list[ComputationGraph] = []
     random = np.random.default_rng((config.seed, _WORDS.index(split)))
+    clusters = [Cluster.uniform(devices) for devices in data.devices]
     for path in getattr(data, split):
         one = dataclasses.replace(every, **{split: (path,)})
-        found = load_sets(one, split, Cluster.uniform(max(data.devices)))
+        found = load_sets(one, split, clusters, "; or change data.devices")
         order = random.permutation(len(found))[: limit or None]
         graphs += [found[i] for i in order]
     return graphs

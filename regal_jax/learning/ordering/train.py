@@ -131,7 +131,7 @@ def train_orders(
     folder = pathlib.Path(out)
     mesh = mesh_for(config.optimizer.batch, devices)
     remark = "; orders are for one device"
-    sets = [load_sets(config.data, split, ONE_DEVICE, remark) for split in ("train", "validation")]
+    sets = [load_sets(config.data, split, [ONE_DEVICE], remark) for split in ("train", "validation")]
     identity = run_identity(config.as_document(), *sets)
     with _Orders(config, sets, mesh) as course, folder_of_run(folder, identity):
         ending = run_course(course, folder, progress=progress, tensorboard=tensorboard)
