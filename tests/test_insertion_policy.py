@@ -1,6 +1,7 @@
 """Insertion policies as values and files, in the settings of list search, and their training."""
 
 import dataclasses
+import io
 import json
 import pathlib
 from typing import Any
@@ -228,6 +229,51 @@ def test_training_resumes_and_validates(tmp_path: pathlib.Path) -> None:
 
 
 @needs_numba
+def test_a_graph_that_takes_no_time_counts_as_no_gain(tmp_path: pathlib.Path) -> None:
+    builder = GraphBuilder("idle")
+    for i in range(5):
+        builder.add_op(f"op{i}", outputs=[5], inputs=[f"op{i - 1}:0"] if i else [])
+    (tmp_path / "set").mkdir()
+    save_graph(builder.build(), tmp_path / "set" / "idle.json")
+    data = dataclasses.replace(SMALL.data, validation=str(tmp_path / "set"))
+    config = dataclasses.replace(SMALL, rounds=1, data=data)
+    with_idle = train_insertion(config, tmp_path / "run", progress=False)
+    without = train_insertion(dataclasses.replace(SMALL, rounds=1), tmp_path / "other", progress=False)
+    # One pair of a generated graph and a cluster for each transfer model, and as many of the idle graph.
+    assert without.best.improvement != 0
+    assert with_idle.best.improvement == pytest.approx(without.best.improvement / 2)
+    assert with_idle.best.worst == min(without.best.worst, 0)
+    assert with_idle.best.best == max(without.best.best, 0)
+    assert train_insertion(config, tmp_path / "run", progress=False) == with_idle
+
+
+@needs_numba
+def test_a_damaged_file_of_moves_is_named(tmp_path: pathlib.Path) -> None:
+    result = train_insertion(SMALL, tmp_path, progress=False)
+    file = tmp_path / "moves-1.npy"
+    whole = file.read_bytes()
+    narrow, archive = io.BytesIO(), io.BytesIO()
+    np.save(narrow, np.load(file)[:, 1:])
+    np.savez(archive, np.load(file))
+    kept = narrow.getvalue(), archive.getvalue()
+    for content in (b"", b"xx", whole[:100], whole[:-1], whole.replace(b"{", b"(", 1), *kept):
+        file.write_bytes(content)
+        with pytest.raises(FormatError, match=r"moves-1\.npy: is damaged; remove it, and"):
+            train_insertion(SMALL, tmp_path, progress=False)
+    file.unlink()
+    assert train_insertion(SMALL, tmp_path, progress=False) == result
+    assert file.read_bytes() == whole
+
+
+@needs_numba
+def test_graphs_without_transfers_that_take_time_are_named(tmp_path: pathlib.Path) -> None:
+    for changes in ({"generated_transfer": ("free", "blocking")}, {"ops": (1,)}):
+        config = dataclasses.replace(SMALL, data=dataclasses.replace(SMALL.data, **changes))
+        with pytest.raises(ConfigError, match=r"^data\.transfer, .*: no transfer takes time"):
+            train_insertion(config, tmp_path / str(list(changes)), progress=False)
+
+
+@needs_numba
 def test_sets_must_fit_every_cluster(tmp_path: pathlib.Path) -> None:
     pinned, table = GraphBuilder("pinned"), GraphBuilder("table")
     pinned.add_op("op", runtime=1, allowed_devices=[3])
@@ -276,6 +322,9 @@ def test_the_command_trains(tmp_path: pathlib.Path, capsys: pytest.CaptureFixtur
         ({"devices": [1]}, r"data\.devices"),
         ({"devices": [2, 5000]}, r"data\.devices: is .* from 2 to 1024$"),
         ({"ops": [10**5000]}, r"data\.ops: is .* from 1 to 2147483647$"),
+        ({"train": "a", "transfer": []}, r"data\.transfer: is empty; give a link"),
+        ({"validation": "a", "transfer": ""}, r"data\.transfer: is empty; give a link"),
+        ({"generated_transfer": []}, r"data\.generated_transfer: is empty; give a link"),
         ({"families": ["none"]}, r"data\.families: has 'none'"),
         ({"transfer": ["fast"]}, r"data\.transfer: "),
         ({"families": []}, r"data\.train: there are no graphs"),
@@ -292,9 +341,13 @@ def test_what_python_gives_is_refused_by_name() -> None:
     makes: list[tuple[Any, str]] = [
         (lambda: InsertionTrainConfig(ridge=-1), r"ridge: is -1; give a number of at least 0"),
         (lambda: InsertionTrainConfig(ridge=10**400), r"ridge: is 1"),
+        (lambda: InsertionTrainConfig(evaluations=500), r"evaluations: is 500, but insertion moves begin"),
         (lambda: InsertionDataConfig(families=[["a"]]), r"data\.families: is \[\['a'\]\]; give a text"),  # type: ignore[arg-type]
         (lambda: InsertionDataConfig(devices=b"\2\4"), r"data\.devices: is "),  # type: ignore[arg-type]
     ]
     for make, said in makes:
         with pytest.raises(ConfigError, match=f"^{said}"):
             make()
+    # Only links of clusters that there are have to be given.
+    assert InsertionDataConfig(transfer=()).transfer == ()
+    assert InsertionDataConfig("a", generated=0, generated_transfer=()).generated_transfer == ()

@@ -7,6 +7,7 @@ from regal_jax.checks import shown, whole
 from regal_jax.datasets import FAMILIES
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import MAX_DEVICES, Cluster
+from regal_jax.heuristics import ListSearchConfig
 from regal_jax.learning.settings import (
     MOST,
     SystemConfig,
@@ -67,7 +68,10 @@ class InsertionDataConfig:
         for family in self.families:
             if family not in FAMILIES:
                 raise ConfigError(f"data.families: has {family!r}; use some of {', '.join(FAMILIES)}")
-        for field in ("transfer", "generated_transfer"):
+        sets, generated = self.train or self.validation, self.families and self.generated
+        for field, graphs in (("transfer", sets), ("generated_transfer", generated)):
+            if graphs and not getattr(self, field):
+                raise ConfigError(f"data.{field}: is empty; give a link, e.g. ['pcie4x16']")
             for transfer in getattr(self, field):
                 try:
                     Cluster.uniform(2, transfer=transfer)
@@ -82,7 +86,7 @@ class InsertionTrainConfig(SystemConfig):
     Attributes:
       seed: Seed of the choice of graphs and of the searches.
       rounds: Number of rounds. Each makes searches, and fits the weights to the moves of all rounds so far.
-      evaluations: Budget of each search.
+      evaluations: Budget of each search, which must be larger than `ListSearchConfig.insert_after`.
       ridge: Weight of the sum of squared weights in the loss, for features of unit variance.
       data: See `InsertionDataConfig`.
 
@@ -100,6 +104,11 @@ class InsertionTrainConfig(SystemConfig):
     def __post_init__(self) -> None:
         table_fields(self)
         whole_fields(self, "", seed=0, rounds=1, evaluations=1)
+        if self.evaluations <= ListSearchConfig.insert_after:
+            raise ConfigError(
+                f"evaluations: is {self.evaluations}, but insertion moves begin after "
+                f"{ListSearchConfig.insert_after} list schedules; raise it"
+            )
         least_fields(self, "", ridge=0)
         data = self.data
         if not (data.train or (data.families and data.generated)):

@@ -6,13 +6,14 @@ import itertools
 import math
 import os
 import pathlib
+import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from regal_jax.datasets import generate
-from regal_jax.errors import ConfigError
+from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import InsertionPolicy, ListSearchConfig, ListSearchRun, save_insertion_policy
 from regal_jax.heuristics.insertion_features import MOVE_FEATURES, PLACE_FEATURES
@@ -94,7 +95,7 @@ def train_insertion(
     Raises:
       ConfigError: The settings are invalid, the folder is that of a run with other settings or graphs, or no
         move has made a schedule shorter.
-      FormatError: A set of graphs cannot be read.
+      FormatError: A set of graphs, or a file of the folder, cannot be read.
 
     Examples:
       >>> from regal_jax.learning.insertion import InsertionDataConfig, InsertionTrainConfig, train_insertion
@@ -149,14 +150,22 @@ def fit(moves: np.ndarray, ridge: float) -> InsertionPolicy:
       ridge: Weight of the sum of squared weights, for features of unit variance.
 
     Raises:
-      ConfigError: No move of a kind has made a schedule shorter.
+      ConfigError: There are no moves, or no move of a kind has made a schedule shorter.
     """
+    if not len(moves):
+        raise ConfigError(
+            "data.transfer, data.generated_transfer: no transfer takes time, so that there are no insertion "
+            "moves; give other links, or graphs whose ops read from one another"
+        )
     weights = {}
     for kind, count in _FEATURES.items():
         rows = moves[moves[:, 0] == kind]
         features, shorter = rows[:, 1 : 1 + count].astype(np.float64), rows[:, -1] > 0
         if not shorter.any():
-            raise ConfigError("data.train: no insertion move made a schedule shorter; give more graphs")
+            raise ConfigError(
+                "data.train, evaluations: no insertion move made a schedule shorter; give more or larger "
+                "graphs, or more evaluations"
+            )
         weights[kind] = tuple(map(float, _logistic(features, shorter.astype(np.float64), ridge)))
     return InsertionPolicy(weights[1], weights[0])
 
@@ -222,7 +231,7 @@ def _kept(
 ) -> np.ndarray:
     """``[R, SEEN + 1]`` float32, the moves of a search for each pair, from the file if it is there."""
     if file.exists():
-        return np.load(file, allow_pickle=False)
+        return _read(file)
     rows = []
     for pair in pairs:
         check_interrupt()
@@ -240,6 +249,23 @@ def _kept(
     return whole
 
 
+def _read(file: pathlib.Path) -> np.ndarray:
+    """The moves in a file.
+
+    Raises:
+      FormatError: The file is damaged, or cannot be read.
+    """
+    try:
+        moves = np.load(file, allow_pickle=False)
+    except (OSError, EOFError, ValueError, tokenize.TokenError):
+        moves = None
+    # One column says of which kind a move is, and one whether it made the schedule shorter.
+    shape = (max(_FEATURES.values()) + 2,)
+    if not isinstance(moves, np.ndarray) or moves.dtype != np.float32 or moves.shape[1:] != shape:
+        raise FormatError(f"{file}: is damaged; remove it, and the same command makes its moves again")
+    return moves
+
+
 def _makespans(config: InsertionTrainConfig, pairs: Sequence[Pair], policy: InsertionPolicy) -> np.ndarray:
     found = []
     for pair in pairs:
@@ -253,7 +279,8 @@ def _makespans(config: InsertionTrainConfig, pairs: Sequence[Pair], policy: Inse
 def _validated(before: np.ndarray, after: np.ndarray) -> InsertionValidation:
     if not len(before):
         return InsertionValidation(0.0, 0.0, 0.0, 0.0)
-    saved = 1 - after / before
+    # A schedule that takes no time cannot be shortened.
+    saved = 1 - np.where(before > 0, after / np.where(before > 0, before, 1), 1)
     return InsertionValidation(
         float(saved.mean()), float((saved >= 0).mean()), float(saved.min()), float(saved.max())
     )
