@@ -329,6 +329,7 @@ def test_bad_arguments(graph):
         ({"objective": "beauty"}, "objective"),
         ({"evaluations": 0}, "evaluations"),
         ({"evaluations": 2.5}, "evaluations"),
+        ({"evaluations": 2**31}, "evaluations: must be a whole number of at most 2147483647, got 2147483648"),
         ({"method": "magic"}, "method"),
         ({"policy": "nowhere.safetensors"}, "policy: no file 'nowhere.safetensors'"),
         ({"policy": "default", "method": "annealing"}, "policy: guides auto and brkga, not annealing"),

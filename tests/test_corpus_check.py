@@ -64,8 +64,9 @@ def test_splits_of_another_table_are_named(corpus, tmp_path):
 
 
 def test_bad_input(corpus, tmp_path):
-    with pytest.raises(ConfigError, match="evaluations"):
-        check_corpus(corpus, evaluations=0)
+    for evaluations in (0, "5", 2**31):
+        with pytest.raises(ConfigError, match="evaluations: must be a whole number of at"):
+            check_corpus(corpus, evaluations=evaluations)
     with pytest.raises(FormatError, match="no corpus there"):
         check_corpus(tmp_path)
 

@@ -619,6 +619,7 @@ def test_a_jax_without_the_hook_is_refused_in_one_line(monkeypatch, broken):
     [
         ({"objective": "makespan"}, "objective"),
         ({"candidates": 0}, "candidates"),
+        ({"evaluations": 2**31}, "evaluations: must be a whole number of at most 2147483647"),
         ({"time_limit": -1}, "time_limit"),
         ({"evaluations": 0}, "evaluations"),
         ({"seed": -1}, "seed"),

@@ -445,8 +445,11 @@ def test_the_time_of_transfers_of_inputs() -> None:
     ("field", "value"),
     [
         ("ranks", 0),
+        ("ranks", 1001),
         ("prices", 2.0),
+        ("prices", 10**12),
         ("look", True),
+        ("look", 2**31),
         ("rank_noise", -1),
         ("price_noise", math.nan),
         ("rank_noise", math.inf),
@@ -455,13 +458,15 @@ def test_the_time_of_transfers_of_inputs() -> None:
         ("other_rule", "often"),
         ("transfer_share", math.inf),
         ("insert_after", -1),
+        ("insert_after", 10**30),
         ("turn", 0),
+        ("turn", 10**29),
         ("least_gain", 1.01),
         ("class_share", -0.1),
     ],
 )
 def test_impossible_settings(field: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=f"ListSearchConfig: {field} is"):
+    with pytest.raises(ConfigError, match=f"ListSearchConfig: {field} is .*; give a"):
         ListSearchConfig(**{field: value})  # pyright: ignore[reportArgumentType]
 
 

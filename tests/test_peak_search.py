@@ -106,9 +106,22 @@ def test_groups_stay_together_and_where_they_may() -> None:
     assert search.evaluations > 1300
 
 
-@pytest.mark.parametrize("value", [{"tries": 0}, {"blocks": ()}, {"blocks": (4, 0.5)}, {"tries": True}])
-def test_impossible_settings(value: dict[str, object]) -> None:
-    with pytest.raises(ConfigError, match=r"PeakSearchConfig: (tries|blocks) has"):
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"tries": 0}, "tries is 0; give a whole number from 1"),
+        ({"tries": True}, "tries is True; give a whole number from 1"),
+        ({"tries": 10**30}, "tries is 10{30}; give a whole number from 1 to 2147483647"),
+        ({"blocks": ()}, r"blocks has \(\); give whole numbers"),
+        ({"blocks": (4, 0.5)}, r"blocks has \(4, 0\.5\); give whole numbers"),
+        ({"blocks": (4, 2**31)}, r"blocks has \(4, 2147483648\); give whole numbers from 1 to 2147483647"),
+        ({"blocks": 3}, "blocks is 3; give a sequence"),
+        ({"blocks": "4"}, "blocks is '4'; give a sequence"),
+        ({"blocks": None}, "blocks is None; give a sequence"),
+    ],
+)
+def test_impossible_settings(value: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=f"PeakSearchConfig: {message}"):
         PeakSearchConfig(**value)  # pyright: ignore[reportArgumentType]
 
 

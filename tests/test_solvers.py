@@ -279,7 +279,7 @@ def test_settings_are_checked_and_named_after_the_solver():
         (lambda: Annealing(chains=0), "Annealing: chains is 0"),
         (lambda: LocalSearch(chains=0), "AnnealingConfig: chains is 0"),
         (lambda: ListSearch(ranks=0), "ListSearch: ranks is 0"),
-        (lambda: PeakSearch(tries=0), "PeakSearch: tries has 0"),
+        (lambda: PeakSearch(tries=0), "PeakSearch: tries is 0"),
         (lambda: OrderSearch(width=0), "OrderSearch: width is 0"),
         (lambda: ApproximateDp(implementation="gpu"), "ApproximateDp: implementation is 'gpu'"),
         (lambda: ApproximateDp(held=True, implementation="device"), "ApproximateDp: .* has no 'held'"),

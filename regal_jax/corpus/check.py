@@ -7,12 +7,14 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from regal_jax.checks import check_whole
 from regal_jax.corpus.family_splits import read_family_splits
 from regal_jax.corpus.splits import partition
 from regal_jax.datasets.corpus_reader import corpus_records
-from regal_jax.errors import ConfigError, FormatError, GraphError, PlanError
+from regal_jax.errors import FormatError, GraphError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph, topology_hash
 from regal_jax.importers import load_graph
+from regal_jax.search.config import MAX_EVALUATIONS
 
 __all__ = ["check_corpus"]
 
@@ -41,11 +43,10 @@ def check_corpus(
       One line with the reason for each graph that fails, by path.
 
     Raises:
-      ConfigError: ``evaluations`` is not at least 1.
+      ConfigError: ``evaluations`` is out of range.
       FormatError: There is no corpus, or its index is damaged.
     """
-    if evaluations < 1:
-        raise ConfigError(f"evaluations: {evaluations} must be at least 1")
+    check_whole("evaluations", evaluations, 1, MAX_EVALUATIONS)
     root = pathlib.Path(folder)
     records = sorted(corpus_records(root), key=lambda record: (record["ops"], record["path"]))
     splits = partition(records, read_family_splits()).topologies

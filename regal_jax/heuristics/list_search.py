@@ -45,6 +45,10 @@ __all__ = ["ListSearchConfig", "ListSearchRun"]
 
 _MOST_NOISE: Final = 1e6
 """Largest standard deviation of ranks and prices, as a share of the longest path."""
+_MOST_CHANGED: Final = 1000
+"""Largest number of ops that get other ranks or prices: random numbers are drawn for all of them."""
+_MOST: Final = 2**31 - 1
+"""Largest number of evaluations, so that no other count has to be larger."""
 _SHARES: Final = (
     "price_share",
     "other_rule",
@@ -81,9 +85,9 @@ class ListSearchConfig:
     The defaults were chosen on training and validation graphs, see docs/ablations.md.
 
     Attributes:
-      ranks: Number of ops that get another rank, if ranks change.
+      ranks: Number of ops that get another rank, if ranks change; at most 1000.
       rank_noise: Standard deviation of that rank around the op's own, as a share of the longest path.
-      prices: Number of ops that get other prices on all devices, if prices change.
+      prices: Number of ops that get other prices on all devices, if prices change; at most 1000.
       price_noise: Standard deviation of a price around 0, as a share of the longest path.
       price_share: Probability that prices change; otherwise ranks do.
       other_rule: Probability of drawing the rule anew.
@@ -127,11 +131,15 @@ class ListSearchConfig:
     insertion_policy: InsertionPolicy | str | os.PathLike[str] | None = "default"
 
     def __post_init__(self) -> None:
-        for name in ("ranks", "prices", "look", "turn"):
-            value = check_setting(type(self).__name__, name, getattr(self, name), 1)
+        for name, least, most in (
+            ("ranks", 1, _MOST_CHANGED),
+            ("prices", 1, _MOST_CHANGED),
+            ("look", 1, _MOST),
+            ("insert_after", 0, _MOST),
+            ("turn", 1, _MOST),
+        ):
+            value = check_setting(type(self).__name__, name, getattr(self, name), least, most)
             object.__setattr__(self, name, value)
-        after = check_setting(type(self).__name__, "insert_after", self.insert_after, 0)
-        object.__setattr__(self, "insert_after", after)
         shares = tuple((name, 1.0) for name in _SHARES)
         for name, most in (("rank_noise", _MOST_NOISE), ("price_noise", _MOST_NOISE), *shares):
             given = getattr(self, name)

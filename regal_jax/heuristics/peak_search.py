@@ -2,11 +2,12 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
 
 import numpy as np
 
-from regal_jax.checks import real, shown, whole
+from regal_jax.checks import check_setting, real, shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, op_classes
 from regal_jax.heuristics.host_search import HostSearch
@@ -18,6 +19,9 @@ from regal_jax.plan import Objective, Plan, insert_transfers
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["PeakSearchConfig", "PeakSearchRun"]
+
+_MOST: Final = 2**31 - 1
+"""Largest number of evaluations, so that no other count has to be larger."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,21 +46,23 @@ class PeakSearchConfig:
     class_share: float = 0.5
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "blocks", tuple(self.blocks))
-        values = [("tries", self.tries), *(("blocks", value) for value in self.blocks or (None,))]
-        for name, value in values:
-            if whole(value, 1) is None:
-                raise ConfigError(
-                    f"{type(self).__name__}: {name} has {shown(value)}; give whole numbers of at least 1"
-                )
+        owner, given = type(self).__name__, self.blocks
+        object.__setattr__(self, "tries", check_setting(owner, "tries", self.tries, 1, _MOST))
+        if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
+            raise ConfigError(
+                f"{owner}: blocks is {shown(given)}; give a sequence of whole numbers, e.g. blocks=(4, 16)"
+            )
+        blocks = tuple(given)
+        found = tuple(whole(value, 1, _MOST) for value in blocks)
+        if not found or None in found:
+            raise ConfigError(
+                f"{owner}: blocks has {shown(blocks)}; give whole numbers from 1 to {_MOST}, at least one"
+            )
+        object.__setattr__(self, "blocks", found)
         share = real(self.class_share, 0, 1)
         if share is None:
-            raise ConfigError(
-                f"{type(self).__name__}: class_share is {shown(self.class_share)}; give a number from 0 to 1"
-            )
+            raise ConfigError(f"{owner}: class_share is {shown(self.class_share)}; give a number from 0 to 1")
         object.__setattr__(self, "class_share", share)
-        object.__setattr__(self, "tries", whole(self.tries))
-        object.__setattr__(self, "blocks", tuple(map(whole, self.blocks)))
 
 
 class PeakSearchRun(HostSearch):

@@ -14,6 +14,7 @@ from regal_jax.problem import Bucket, Problem, make_problem
 from regal_jax.programs import program
 from regal_jax.robust.scenarios import Scenarios
 from regal_jax.search import BrkgaConfig
+from regal_jax.search.config import MAX_EVALUATIONS
 from regal_jax.solve import best_individuals, encoding_of, final_population
 
 __all__ = ["BrkgaPopulation", "BrkgaRuns", "ScenarioRuns"]
@@ -33,7 +34,7 @@ class _Settings:
     def __post_init__(self) -> None:
         name = type(self).__name__
         for field, low in (("evaluations", 1), ("runs", 0)):
-            value = check_whole(f"{name}: {field}", getattr(self, field), low, 2**31 - 1)
+            value = check_whole(f"{name}: {field}", getattr(self, field), low, MAX_EVALUATIONS)
             object.__setattr__(self, field, value)
         if not isinstance(self.config, BrkgaConfig):
             raise ConfigError(f"{name}: config is {shown(self.config)}; give a BrkgaConfig")

@@ -24,6 +24,7 @@ from regal_jax.robust.scenarios import Scenarios
 from regal_jax.robust.sources import Proposer, automatic_source, make_source
 from regal_jax.robust.targets import speedup
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
+from regal_jax.search.config import MAX_EVALUATIONS
 from regal_jax.solvers.loop.settings import as_key, check_pairs
 
 if TYPE_CHECKING:
@@ -229,7 +230,7 @@ def propose(
     check_whole("count", count, 1, _MOST)
     check_whole("keep", keep, 1, _MOST)
     if evaluations is not None:
-        check_whole("evaluations", evaluations, 1, 2**31 - 1)
+        check_whole("evaluations", evaluations, 1, MAX_EVALUATIONS)
     if not isinstance(choose, Scenarios) and choose not in _CHOICES:
         raise ConfigError(f"choose: unknown {choose!r}; use {' or '.join(map(repr, _CHOICES))}, or Scenarios")
     file = os.fspath(weights) if isinstance(weights, os.PathLike) else weights

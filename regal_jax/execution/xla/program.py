@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from regal_jax.api.names import MethodName
-from regal_jax.checks import real, shown, whole
+from regal_jax.checks import check_whole, real, shown, whole
 from regal_jax.errors import ConfigError, FormatError, GraphError, PlanError
 from regal_jax.execution.xla.compiled import CompiledProgram
 from regal_jax.execution.xla.donation import elide_copies
@@ -45,6 +45,7 @@ from regal_jax.execution.xla.sequence import Orders, complete_orders, orders_of
 from regal_jax.importers.hlo_text import parse_module
 from regal_jax.programs.stored import use_cache
 from regal_jax.runtime.deadline import Deadline
+from regal_jax.search.config import MAX_EVALUATIONS
 
 if TYPE_CHECKING:
     from regal_jax.solvers import Solver
@@ -107,9 +108,8 @@ class CompileOptions:
             raise ConfigError(f"candidates: {shown(candidates)} must be a whole number above 0")
         if time_limit is not None and not real(time_limit, 0):
             raise ConfigError(f"time_limit: {shown(time_limit)} must be a number of seconds above 0")
-        budget, number = whole(evaluations, 1), whole(seed, 0)
-        if budget is None or number is None:
-            raise ConfigError("evaluations: must be a whole number above 0, and seed one of 0 or more")
+        budget = check_whole("evaluations", evaluations, 1, MAX_EVALUATIONS)
+        number = check_whole("seed", seed, 0)
         # `jax.jit` infers names from numbers, and numbers from names, where the others are not given.
         self.arguments: dict[str, Any] = {
             "static_argnums": static_argnums if static_argnums != () else None,

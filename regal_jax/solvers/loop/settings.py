@@ -16,6 +16,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan
 from regal_jax.runtime.interrupts import interruptible
+from regal_jax.search.config import MAX_EVALUATIONS
 from regal_jax.solvers import Agenda, Guide, Solver, solver, solver_names, with_settings
 from regal_jax.solvers.loop.earlier import WarmStarts, earlier_plans
 
@@ -121,7 +122,7 @@ class Settings:
         """
         if objective not in list(Objective):
             raise ConfigError(f"objective: unknown {objective!r}; use one of {', '.join(Objective)}")
-        budget = check_whole("evaluations", evaluations, 1)
+        budget = check_whole("evaluations", evaluations, 1, MAX_EVALUATIONS)
         chosen = _solver(method, policy)
         _ = chosen.agenda(
             Objective(objective), 1
