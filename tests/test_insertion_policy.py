@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import pathlib
+import re
 from typing import Any
 
 import numpy as np
@@ -78,10 +79,34 @@ def test_a_file_holds_the_weights_exactly(tmp_path: pathlib.Path) -> None:
         save_insertion_policy(file, InsertionPolicy())
 
 
+def test_what_cannot_be_saved_is_refused(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "policy.toml"
+    for policy, note, message in (
+        ("default", "", "policy: give a InsertionPolicy, got str"),
+        (some_policy(), 3, "note: give a str, got int"),
+        (some_policy(), "a\0b", "note: .* has a character that cannot be printed"),
+        (some_policy(), "\ud800", "note: .* has a character that cannot be printed"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            save_insertion_policy(file, policy, note)  # type: ignore[arg-type]
+    for place in (tmp_path / "missing" / "policy.toml", tmp_path):
+        with pytest.raises(FormatError, match=r"cannot be written: .*; check the directory"):
+            save_insertion_policy(place, some_policy())
+    assert list(tmp_path.iterdir()) == []
+    save_insertion_policy(file, some_policy(), "a\tb")
+    assert load_insertion_policy(file).move == some_policy().move
+
+
 def test_wrong_files_are_refused(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "policy.toml"
     with pytest.raises(ConfigError, match=r"policy\.toml"):
         load_insertion_policy(file)
+    for nothing in (None, 0):
+        with pytest.raises(ConfigError, match=f"path: {nothing} is no name of a file; give one"):
+            load_insertion_policy(nothing)  # type: ignore[arg-type]
+    for name in ("\0", ""):
+        with pytest.raises(ConfigError, match="cannot be read as TOML"):
+            load_insertion_policy(name)
     file.write_text("[move")
     with pytest.raises(ConfigError, match="cannot be read as TOML"):
         load_insertion_policy(file)
@@ -91,6 +116,8 @@ def test_wrong_files_are_refused(tmp_path: pathlib.Path) -> None:
         (text.replace("skew", "tilt"), "table place needs the numbers transfer"),
         (text.replace("[move]", "[moves]"), "table move needs the numbers slack"),
         (text.replace("slack = -1.0", "slack = true"), "move has True"),
+        (f"{text}[moves]\n", "has 'moves' beside the two tables; take it out"),
+        (f"candidates = 1\n{text}", "has 'candidates' beside the two tables"),
     ):
         file.write_text(changed)
         with pytest.raises(FormatError, match=message):
@@ -109,8 +136,10 @@ def test_settings_name_a_policy(tmp_path: pathlib.Path) -> None:
     assert ListSearch(insertion_policy=some_policy()).config.chosen_policy == some_policy()
     with pytest.raises(ConfigError, match="insertion_policy is 3; give 'default'"):
         ListSearchConfig(insertion_policy=3)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="missing"):
-        ListSearch(insertion_policy=str(tmp_path / "missing.toml"))
+    for name in ("missing.toml", "Default", "untrained-01", "", "\0", str(tmp_path)):
+        said = f"ListSearch: insertion_policy: no file {name!r}; give 'default', 'none', 'by-hand',"
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            ListSearch(insertion_policy=name)
 
 
 def test_the_controls_have_names() -> None:

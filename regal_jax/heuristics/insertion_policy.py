@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.checks import check_setting, real, shown
+from regal_jax.checks import check_kind, check_setting, real, shown
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.heuristics.insertion_features import MOVE_FEATURES, PLACE_FEATURES
-from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.atomic import write_atomically, writing
 from regal_jax.storage.documents import read_toml
 
 __all__ = ["InsertionPolicy", "load_insertion_policy", "named_insertion_policy", "save_insertion_policy"]
@@ -88,7 +88,7 @@ def load_insertion_policy(path: str | os.PathLike[str]) -> InsertionPolicy:
 
     Raises:
       ConfigError: There is no such file, or it is not TOML.
-      FormatError: The file has other tables, or another set of features.
+      FormatError: The file has anything else, or another set of features.
     """
     document = read_toml(path)
     weights = {}
@@ -97,6 +97,9 @@ def load_insertion_policy(path: str | os.PathLike[str]) -> InsertionPolicy:
         if not isinstance(given, Mapping) or set(given) != set(names):
             raise FormatError(f"{os.fspath(path)}: table {table} needs the numbers {', '.join(names)}")
         weights[table] = tuple(given[name] for name in names)
+    others = [name for name in document if name not in _FEATURES]
+    if others:
+        raise FormatError(f"{os.fspath(path)}: has {shown(others[0])} beside the two tables; take it out")
     try:
         return InsertionPolicy(**weights)
     except ConfigError as error:
@@ -112,15 +115,22 @@ def save_insertion_policy(path: str | os.PathLike[str], policy: InsertionPolicy,
       note: Lines of a comment at the top.
 
     Raises:
-      ConfigError: The policy has no weights.
+      ConfigError: The policy has no weights, an argument is of another type, or the note has a character that
+        cannot be printed.
+      FormatError: The file cannot be written.
     """
+    check_kind("policy", policy, InsertionPolicy)
+    check_kind("note", note, str)
     if not policy.move:
         raise ConfigError("InsertionPolicy: it has no weights to save; train it")
+    if not all(line.replace("\t", "").isprintable() for line in note.splitlines()):
+        raise ConfigError(f"note: {shown(note)} has a character that cannot be printed; take it out")
     lines = [f"# {line}" for line in note.splitlines()]
     for table, features in _FEATURES.items():
         weights = zip((*features, _CONSTANT), getattr(policy, table), strict=True)
         lines += ["", f"[{table}]", *(f"{name} = {weight!r}" for name, weight in weights)]
-    write_atomically(path, ("\n".join(lines).lstrip("\n") + "\n").encode())
+    with writing(path):
+        write_atomically(path, ("\n".join(lines).lstrip("\n") + "\n").encode())
 
 
 def is_insertion_policy_name(name: object) -> bool:
@@ -142,7 +152,9 @@ def named_insertion_policy(name: str) -> InsertionPolicy:
       ConfigError: There is no such name.
     """
     if not is_insertion_policy_name(name):
-        raise ConfigError(f"InsertionPolicy: there is no {name!r}; use default, none, by-hand or untrained")
+        raise ConfigError(
+            f"InsertionPolicy: there is no {shown(name)}; use default, none, by-hand or untrained"
+        )
     if name == "none":
         return InsertionPolicy()
     if name == "default":

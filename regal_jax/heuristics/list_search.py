@@ -40,6 +40,7 @@ from regal_jax.plan import BestDraft, Objective, Plan, insert_transfers
 from regal_jax.runtime.compiling import compile_for, for_loops, loops, usable
 from regal_jax.runtime.interrupts import check_interrupt
 from regal_jax.runtime.pointers import address_of
+from regal_jax.storage.stamps import file_stamp
 
 __all__ = ["ListSearchConfig", "ListSearchRun"]
 
@@ -49,6 +50,7 @@ _MOST_CHANGED: Final = 1000
 """Largest number of ops that get other ranks or prices: random numbers are drawn for all of them."""
 _MOST: Final = 2**31 - 1
 """Largest number of evaluations, so that no other count has to be larger."""
+_POLICIES: Final = "give 'default', 'none', 'by-hand', 'untrained', a file of weights or an InsertionPolicy"
 _SHARES: Final = (
     "price_share",
     "other_rule",
@@ -153,10 +155,8 @@ class ListSearchConfig:
         if named is None or is_insertion_policy_name(named) or isinstance(named, InsertionPolicy):
             return  # The weights of the package are read when they are needed.
         if not isinstance(named, (str, os.PathLike)):
-            raise ConfigError(
-                f"{type(self).__name__}: insertion_policy is {shown(named)}; give 'default', 'none', a file "
-                "of weights or an InsertionPolicy"
-            )
+            raise ConfigError(f"{type(self).__name__}: insertion_policy is {shown(named)}; {_POLICIES}")
+        file_stamp(named, f"{type(self).__name__}: insertion_policy", _POLICIES)
         # Settings are values: a file that changes later changes none.
         object.__setattr__(self, "insertion_policy", load_insertion_policy(named))
 

@@ -3,10 +3,10 @@
 import json
 import math
 import os
-import pathlib
 import tomllib
 from typing import Any, Final, NoReturn
 
+from regal_jax.checks import shown
 from regal_jax.errors import ConfigError, FormatError
 
 __all__ = ["parse_json", "parse_toml", "parse_writable_json", "read_toml"]
@@ -80,9 +80,12 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     Raises:
       ConfigError: There is no such file, or an error of `parse_toml`.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(f"path: {shown(path)} is no name of a file; give one")
     try:
-        return parse_toml(pathlib.Path(path).read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, FormatError) as error:
+        with open(path, encoding="utf-8") as file:
+            return parse_toml(file.read())
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a null character in the path.
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
 
 
