@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -399,6 +401,23 @@ def test_partition_follows_speed() -> None:
     graph = dataclasses.replace(graph, runtime=np.stack([np.ones(200), np.full(200, 3.0)], axis=1))
     share = (partition_placement(graph, Cluster.uniform(2, transfer="blocking")) == 0).mean()
     assert 0.65 < share < 0.85
+
+
+HEAVY = """
+from regal_jax import Cluster, GraphBuilder
+from regal_jax.heuristics.placements import partition_placement
+builder = GraphBuilder("heavy")
+for i in range(40):
+    builder.add_op(f"o{i}", runtime=100 if i == 0 else 1, outputs=[1], inputs=[f"o{i - 1}"] if i else ())
+for devices in (3, 4, 8):
+    placement = partition_placement(builder.build(), Cluster.uniform(devices))
+    assert 1 < len(set(placement.tolist())) <= devices
+"""
+
+
+def test_a_partition_prints_nothing_if_one_op_outweighs_all_others() -> None:
+    done = subprocess.run([sys.executable, "-c", HEAVY], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_single_device_is_the_fastest_allowed() -> None:

@@ -1,6 +1,7 @@
 """Placements that do not depend on an order: one device, or a graph partition."""
 
 import itertools
+import math
 from typing import Final
 
 import numpy as np
@@ -43,7 +44,8 @@ def partition_placement(
 
     A colocation group is one node of the partitioned graph. Parts are assigned to devices so that few ops are
     on devices where they may not run, and, if links differ, so that transfers are short. Ops that may not run
-    on the device of their part move to the allowed device with most bytes of their neighbours.
+    on the device of their part move to the allowed device with most bytes of their neighbours. With few
+    nodes, no edges, or one node that outweighs several parts, parts are consecutive runs of ops instead.
 
     Args:
       graph: The graph.
@@ -79,7 +81,7 @@ def _partition(
     weight = np.bincount(node, weight, len(leader))
     source, target, size = _edges(graph, node, len(leader))
     speed = np.ones(d) if by_bytes else _share(runtime)
-    if d == 1 or len(leader) < 4 * d or len(source) == 0:
+    if d == 1 or len(leader) < 4 * d or len(source) == 0 or _outweighs(weight, speed):
         part = _chunks(graph, node, weight, d)
     else:
         part = _metis(source, target, size, weight, speed, seed)
@@ -138,6 +140,22 @@ def _scaled(weight: np.ndarray) -> np.ndarray:
     scale = (_WEIGHT_TOTAL - len(weight)) / total if total > 0 else 0.0
     # No finer than a millionth of the total: METIS gains nothing from it.
     return 1 + np.floor(weight * min(scale, 1e6 / total if total > 0 else 0.0)).astype(np.int64)
+
+
+def _outweighs(weight: np.ndarray, speed: np.ndarray) -> bool:
+    """Whether one node weighs more than some half of the parts that METIS divides further.
+
+    METIS may then leave such a half without nodes, and print on the process's standard output that it has.
+    """
+    scaled = _scaled(weight)
+    return bool(scaled.max() > _least_half(speed / speed.sum()) * scaled.sum())
+
+
+def _least_half(share: np.ndarray) -> float:
+    """The least sum of ``share`` in a half that METIS divides further; it halves parts again and again."""
+    half = len(share) // 2
+    divided = [each for each, least in ((share[:half], 4), (share[half:], 3)) if len(share) >= least]
+    return min((min(float(each.sum()), _least_half(each)) for each in divided), default=math.inf)
 
 
 def _metis(
