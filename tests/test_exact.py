@@ -25,6 +25,7 @@ from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.exact import cp_sat, is_provable, prove
 from regal_jax.importers import save_graph
 from regal_jax.plan import Objective, Plan, adapt_plan, replay, transfer_event
+from regal_jax.runtime.compiling import usable
 from regal_jax.solvers import Auto
 from regal_jax.solvers.loop.outcome import finished_plan
 
@@ -200,6 +201,16 @@ def test_what_a_proof_finds_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         "evaluations": [0, told["evaluations"]],
         "best": [worst.makespan, plan.makespan],
     }
+
+
+@pytest.mark.skipif(not usable(), reason="BRKGA finds another plan")
+def test_a_plan_of_the_solver_that_meets_the_bound_is_optimal() -> None:
+    graph, cluster = generate("layered", 20, seed=18), Cluster.uniform(3, transfer="free")
+    without = optimize(graph, cluster, method=Auto(prove=False), evaluations=2000, progress=False)
+    plan = optimize(graph, cluster, evaluations=2000, progress=False)
+    assert (without.provenance["stopped"], without.optimal) == ("budget", False)
+    assert (plan.provenance["stopped"], plan.optimal) == ("optimal", True)
+    assert plan.provenance["found_by"] == "cp-sat"
 
 
 def _told(worst: Plan) -> Callable[..., Plan]:

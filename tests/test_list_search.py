@@ -470,6 +470,22 @@ def test_impossible_settings(field: str, value: object) -> None:
         ListSearchConfig(**{field: value})  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.parametrize(
+    ("seed", "contract"),
+    [
+        (39, False),  # Its transfers are as early as possible.
+        (39, True),
+        (9, True),  # A heuristic's plan of the whole graph is better.
+    ],
+)
+def test_the_history_ends_with_the_plan(seed: int, contract: bool) -> None:
+    graph, cluster = generate("layered", 20, seed=seed), Cluster.uniform(3, transfer="blocking:latency=5us")
+    plan = optimize(graph, cluster, method="list-search", evaluations=100, contract=contract)
+    history = plan.provenance["history"]
+    assert history["best"][-1] == plan.makespan
+    assert history["evaluations"][-1] == plan.provenance["evaluations"]
+
+
 def test_the_longest_runtimes() -> None:
     builder = GraphBuilder("long")
     for i in range(14):

@@ -138,10 +138,13 @@ class Call:
             if other is not None and other.sort_key < plan.sort_key:
                 best_from = {"best_from": other.provenance["method"]}
                 plan = dataclasses.replace(other, provenance={**plan.provenance, **best_from})
-            if plan.provenance.get("stopped") == "optimal" and not plan.optimal:
+            said = dict(plan.provenance)
+            if said.get("stopped") == "optimal" and not plan.optimal:
                 # Only the contracted graph was solved to optimality.
-                ended = {"stopped": "contraction optimal"}
-                plan = dataclasses.replace(plan, provenance={**plan.provenance, **ended})
+                said["stopped"] = "contraction optimal"
+            if "history" in said:
+                said["history"] = ended_with(said["history"], said["evaluations"], plan)
+            plan = dataclasses.replace(plan, provenance=said)
         self._plans[member] = plan
         self._watch.see(member, plan, plan.provenance.get("evaluations", 0))
         if self._on_plan is not None:
@@ -189,6 +192,8 @@ class Call:
         said["seconds"] = round(plan.provenance["seconds"] + clock.spent, 6)
         if made.sort_key < plan.sort_key:
             said.pop("best_from", None)
+            if made.optimal:
+                said["stopped"] = "optimal"
             if "history" in said:
                 said["history"] = ended_with(said["history"], said["evaluations"], made)
         return dataclasses.replace(made, provenance=said)

@@ -217,6 +217,9 @@ class _Watch:
         if self._evaluations[-1] < self._spent:
             self._evaluations.append(self._spent)
             self._best.append(self._best[-1])
+        if plans and plans[0].feasible:
+            # The search does not compare all transfers that its plan is made with.
+            self._best[-1] = min(self._best[-1], plans[0].objective_value)
         best = [None if math.isinf(x) else x for x in self._best]
         used = evaluations if self._whole else turns.step_evaluations(evaluations, self._steps)
         if used - self._spent >= max(1, turns.step_evaluations(evaluations, 1)):

@@ -271,9 +271,12 @@ def _at_once(plan: Plan) -> dict[str, list[Any]]:
 
 
 def ended_with(history: Mapping[str, Sequence[Any]], evaluations: int, plan: Plan) -> dict[str, list[Any]]:
-    """A history that ends with a better plan, found after the search."""
-    value = plan.objective_value if plan.feasible else None
-    return {"evaluations": [*history["evaluations"], evaluations], "best": [*history["best"], value]}
+    """The history, which ends with the plan if that is better than what the search has found."""
+    counts, best = list(history["evaluations"]), list(history["best"])
+    if plan.feasible and (best[-1] is None or plan.objective_value < best[-1]):
+        counts.append(evaluations)
+        best.append(plan.objective_value)
+    return {"evaluations": counts, "best": best}
 
 
 def _joined(histories: Sequence[dict[str, list[Any]]]) -> dict[str, list[Any]]:
