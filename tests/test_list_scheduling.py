@@ -266,3 +266,17 @@ def test_bounds_spare_comparisons_and_change_no_choice(seed: int, rule: Rule, tr
 
     # The margin for rounding errors grows with the largest price: with this one, no bound is above a cost.
     assert made(prohibitive_price(graph, cluster)) == made(1e250)
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+@pytest.mark.parametrize("goal", ["time", "fit"])
+@pytest.mark.parametrize("devices", [2, 3])
+def test_costs_that_are_not_finite_leave_a_valid_schedule(value: float, goal: str, devices: int) -> None:
+    graph = random_graph(np.random.default_rng(1), 12, devices)
+    cluster = Cluster.uniform(devices, transfer="blocking:latency=1us")
+    price = np.full((graph.num_ops, devices), value)
+    for look in (1, 4, 32):
+        rule = Rule(look=look, goal=goal)  # pyright: ignore[reportArgumentType]
+        placement, events = list_schedule(graph, cluster, rule, price)
+        assert allowed_matrix(graph, cluster)[np.arange(graph.num_ops), placement].all()
+        replay(graph, cluster, placement, events)

@@ -313,7 +313,8 @@ def schedule(
     def best_of_pair(among, soonest):
         """``(place in near, device, cost, clock)`` of the best of all choices.
 
-        There are two devices. The device is -1 if rounding errors decide: then the general loop does.
+        There are two devices. The device is -1 if rounding errors decide, or no cost is finite: then the
+        general loop does.
         """
         score0 = score1 = np.inf
         now0, now1, met = clock[0], clock[1], meet[1]
@@ -327,6 +328,8 @@ def schedule(
             score1 = min(score1, mine)
             lowest[2 * i + 1] = mine
         score = min(score0, score1)
+        if not score < np.inf:
+            return 0, -1, np.inf, 0.0
         bits0, bits1 = 1 << among, 1 << among
         for i in range(among):
             bits0 |= (lowest[2 * i] == score) << i
@@ -508,6 +511,11 @@ def schedule(
         for turn in range(rough + 1):
             taken = turn == rough
             if taken:
+                if device < 0:
+                    # No choice is the best where costs are not finite. Take the first.
+                    best, device = 0, max(bound[leader[near[0]]], 0)
+                    while not allowed[near[0] * d + device]:
+                        device += 1
                 i, k = best, device
                 o = path[done] if quiet else near[best]
                 if quiet:
