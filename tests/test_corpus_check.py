@@ -4,9 +4,11 @@ import dataclasses
 import gzip
 import json
 import shutil
+import signal
 
 import pytest
 
+import regal_jax.api
 from regal_jax.cli import main
 from regal_jax.corpus import SOURCES, Source, build_corpus, check_corpus, finish
 from regal_jax.corpus.check import _differences
@@ -29,6 +31,24 @@ def test_every_graph_is_read_searched_and_replayed(corpus, capsys):
     assert check_corpus(corpus) == {}
     assert main(["corpus", "check", str(corpus), "--quiet"]) == 0
     assert "4 graphs hold" in capsys.readouterr().out
+
+
+def test_ctrl_c_ends_the_check(corpus, monkeypatch, capsys):
+    own = regal_jax.api.optimize_many
+
+    def interrupted(*args, **options):
+        pressed = []
+
+        def on_improvement(*_):
+            if not pressed:
+                pressed.append(True)
+                signal.raise_signal(signal.SIGINT)
+
+        return own(*args, **options, on_improvement=on_improvement)
+
+    monkeypatch.setattr("regal_jax.api.optimize_many", interrupted)
+    assert main(["corpus", "check", str(corpus), "--quiet"]) == 130
+    assert capsys.readouterr().out == ""
 
 
 def test_what_is_wrong_is_named(corpus, tmp_path, capsys):

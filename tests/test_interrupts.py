@@ -11,9 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import pytest
+from remote_engine import Inline
 
-from regal_jax import Cluster, ListSearch, contract, optimize, optimize_many
+from regal_jax import Cluster, ListSearch, compare, contract, optimize, optimize_many, save_graph
+from regal_jax.cli import main
 from regal_jax.datasets import RoomForImprovement, generate
+from regal_jax.experiments import tune
 from regal_jax.heuristics import (
     HEURISTICS,
     ListSearchRun,
@@ -281,6 +284,62 @@ def test_a_handler_of_the_users_own_stays():
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     assert pressed == [1]
+
+
+# Calls that take no result of a search that ended early ------------------------------------------
+
+
+def pressing_in_search(monkeypatch, module, name, call):
+    """Ctrl-C at the first plan that the search of the call with this number finds."""
+    own, calls = getattr(importlib.import_module(module), name), []
+
+    def pressing(*args, **options):
+        calls.append(False)
+
+        def on_improvement(*_):
+            if len(calls) == call and not calls[-1]:
+                calls[-1] = True
+                press()
+
+        return own(*args, **options, on_improvement=on_improvement)
+
+    monkeypatch.setattr(f"{module}.{name}", pressing)
+    return calls
+
+
+@pytest.mark.parametrize("engine", ["local", Inline()])
+def test_a_point_of_tuning_that_was_cut_off_is_not_kept(graphs, engine, tmp_path, monkeypatch):
+    grid = {"population": (20,), "elites": (2, 3), "mutants": (2,)}
+    options = {"evaluations": 300, "grid": grid, "engine": engine}
+    whole = tune(graphs, TWO, **options, results=tmp_path / "whole.jsonl")
+    with monkeypatch.context() as patch:
+        calls = pressing_in_search(patch, "regal_jax.experiments.tuning", "optimize_many", 2)
+        with pytest.raises(KeyboardInterrupt):
+            tune(graphs, TWO, **options, results=tmp_path / "points.jsonl")
+        assert calls == [False, True]
+    points = (tmp_path / "whole.jsonl").read_text()
+    assert (tmp_path / "points.jsonl").read_text() == points.splitlines(keepends=True)[0]
+    assert tune(graphs, TWO, **options, results=tmp_path / "points.jsonl") == whole
+    assert (tmp_path / "points.jsonl").read_text() == points
+
+
+def test_tune_that_was_interrupted_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "set").mkdir()
+    save_graph(generate("layered", 30, seed=0), "set/a.json")
+    pressing_in_search(monkeypatch, "regal_jax.experiments.tuning", "optimize_many", 2)
+    arguments = "--graphs set --evaluations 300 --grid population=50,100 --out tuned.json --quiet"
+    assert main(["tune", *arguments.split()]) == 130
+    assert capsys.readouterr().err == "regal-jax: interrupted\n"
+    assert len((tmp_path / "tuned.json.points.jsonl").read_text().splitlines()) == 1
+    assert not (tmp_path / "tuned.json").exists()
+
+
+def test_a_comparison_has_no_method_that_was_cut_short(graphs, monkeypatch):
+    calls = pressing_in_search(monkeypatch, "regal_jax.api.comparison", "optimize", 2)
+    with pytest.raises(KeyboardInterrupt):
+        compare(graphs[0], TWO, ["critical-path", "brkga", "annealing"], evaluations=2000)
+    assert calls == [False, True]
 
 
 # Where the library looks --------------------------------------------------------------------------

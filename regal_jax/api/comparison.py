@@ -15,6 +15,7 @@ from regal_jax.graph.html import html_table
 from regal_jax.graph.units import format_bytes, format_time
 from regal_jax.plan import Objective, Plan
 from regal_jax.runtime.deadline import Deadline
+from regal_jax.runtime.interrupts import interrupt_at_end
 from regal_jax.solvers import Solver, solver
 
 __all__ = ["Comparison", "compare"]
@@ -118,6 +119,7 @@ def compare(
     Raises:
       ConfigError: There is no method, a method is named twice, or an argument is invalid.
       ClusterError: The cluster cannot run the graph.
+      KeyboardInterrupt: Ctrl-C was pressed.
 
     Examples:
       >>> from regal_jax import Cluster, compare
@@ -138,7 +140,7 @@ def compare(
     seconds: dict[str, float] = {}
     for name, method in zip(names, made, strict=True):
         clock = Deadline()
-        with warnings.catch_warnings():
+        with interrupt_at_end(), warnings.catch_warnings():
             warnings.simplefilter("ignore", InfeasiblePlanWarning)
             plans[name] = optimize(
                 graph,

@@ -14,6 +14,7 @@ from regal_jax.datasets.corpus_reader import corpus_records
 from regal_jax.errors import FormatError, GraphError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph, topology_hash
 from regal_jax.importers import load_graph
+from regal_jax.runtime.interrupts import interrupt_at_end
 from regal_jax.search.config import MAX_EVALUATIONS
 
 __all__ = ["check_corpus"]
@@ -45,6 +46,7 @@ def check_corpus(
     Raises:
       ConfigError: ``evaluations`` is out of range.
       FormatError: There is no corpus, or its index is damaged.
+      KeyboardInterrupt: Ctrl-C was pressed.
     """
     check_whole("evaluations", evaluations, 1, MAX_EVALUATIONS)
     root = pathlib.Path(folder)
@@ -85,14 +87,15 @@ def _check(
             )
         else:
             graphs[record["path"]] = graph
-    plans = optimize_many(
-        list(graphs.values()),
-        Cluster.uniform(2, transfer="blocking"),
-        method="brkga",
-        evaluations=evaluations,
-        warm_start=False,
-        progress=False,
-    )
+    with interrupt_at_end():
+        plans = optimize_many(
+            list(graphs.values()),
+            Cluster.uniform(2, transfer="blocking"),
+            method="brkga",
+            evaluations=evaluations,
+            warm_start=False,
+            progress=False,
+        )
     for (path, graph), plan in zip(graphs.items(), plans, strict=True):
         try:
             plan.verify(graph)

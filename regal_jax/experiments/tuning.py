@@ -20,7 +20,7 @@ from regal_jax.engines import Engine, opened
 from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, plan_fitness
-from regal_jax.runtime.interrupts import interruptible
+from regal_jax.runtime.interrupts import interrupt_at_end, interruptible
 from regal_jax.search import BrkgaConfig
 from regal_jax.solvers import Brkga
 from regal_jax.solvers.loop.settings import each, one_seed
@@ -114,7 +114,8 @@ def tune(
 
     All points and the default settings are searched with the same seed. A point is rated by the mean of
     ``log(fitness / fitness of the defaults)``; docs/design.md, part 1, defines the fitness of a plan.
-    Impossible points (more elites and mutants than individuals) are skipped.
+    Impossible points (more elites and mutants than individuals) are skipped. Ctrl-C abandons the
+    current point.
 
     Args:
       graphs: The training set, at least one graph.
@@ -133,6 +134,7 @@ def tune(
       ConfigError: There are no graphs, the grid is empty, a setting is invalid, or another process writes the
         file of results.
       FormatError: The file of results is damaged.
+      KeyboardInterrupt: Ctrl-C was pressed. The finished points are in the file of results.
     """
     graphs = list(graphs)
     clusters = each(clusters, len(graphs))
@@ -164,7 +166,7 @@ def _best(
     def logs(config: BrkgaConfig) -> list[float]:
         name = json.dumps(dataclasses.asdict(config), sort_keys=True)
         if name not in known:
-            with warnings.catch_warnings():
+            with interrupt_at_end(), warnings.catch_warnings():
                 # A plan that does not fit counts with its fitness.
                 warnings.simplefilter("ignore", InfeasiblePlanWarning)
                 plans = optimize_many(

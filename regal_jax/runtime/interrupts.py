@@ -18,6 +18,7 @@ __all__ = [
     "check_interrupt",
     "first_interrupt_waits",
     "interrupt",
+    "interrupt_at_end",
     "interruptible",
     "stopped_by",
     "uninterrupted",
@@ -172,6 +173,21 @@ def first_interrupt_waits() -> Iterator[Callable[[], bool]]:
             notes.told = [notes.pending > 0]
         told = notes.told
         yield lambda: told[0]
+
+
+@contextlib.contextmanager
+def interrupt_at_end() -> Iterator[None]:
+    """A context in which the first Ctrl-C ends searches early and is raised at the end of the context.
+
+    It is for callers that do not take the results of searches that ended early.
+
+    Raises:
+      KeyboardInterrupt: There was a Ctrl-C.
+    """
+    with first_interrupt_waits() as interrupted:
+        yield
+    if interrupted():
+        raise KeyboardInterrupt
 
 
 def uninterrupted(function: _Function) -> _Function:
