@@ -1,6 +1,8 @@
 """`apply_to_torch`: equal results, the order of the plan, memory as predicted, devices, refusals."""
 
 import copy
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -559,6 +561,22 @@ def test_a_module_without_data_is_refused():
     assert apply_to_torch(plan, module, x)(x).device.type == "meta"
     with pytest.raises(ConfigError, match=r"'weight' is on the meta device and has no data"):
         apply_to_torch(plan, module, x, devices=["cpu"])
+
+
+def test_names_that_need_torch_name_the_extra():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from regal_jax import execution, MissingExtraError\n"
+        "for name in ('PlannedModule', 'TorchRun', 'inductor_options', 'measure_torch'):\n"
+        "    try:\n"
+        "        getattr(execution, name)\n"
+        "    except MissingExtraError as error:\n"
+        "        print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4
+    assert all("pip install 'regal-jax[torch]'" in line for line in lines)
 
 
 def test_without_torch_the_extra_is_named(monkeypatch):

@@ -64,4 +64,5 @@ __getattr__, __dir__ = lazily(
         "xla.function": ("CompiledFunction", "compile"),
         "xla.schedule": ("MemoryUse", "Schedule"),
     },
+    extras={"torch": "torch"},
 )
