@@ -169,6 +169,15 @@ def test_bad_names(names):
     refused(b, "duplicate name|non-empty text|lone surrogate")
 
 
+@pytest.mark.parametrize(
+    ("name", "message"), [(3, "^graph 3: name: give a text"), ("\ud800", "name: has a lone surrogate")]
+)
+def test_bad_names_of_graphs(name, message):
+    b = GraphBuilder(name)
+    b.add_op("a")
+    refused(b, message)
+
+
 def test_sizes_that_add_up_beyond_int64():
     b = GraphBuilder()
     for i in range(4):

@@ -102,6 +102,10 @@ def _check_shapes(g: "ComputationGraph") -> None:
 
 
 def _check_texts(g: "ComputationGraph") -> None:
+    if not isinstance(g.name, str):
+        raise refusal(g, "name: give a text")
+    if _has_surrogate(g.name):
+        raise refusal(g, "name: has a lone surrogate, which no file can hold; mend it")
     seen: set[str] = set()
     for name in g.op_names:
         if not isinstance(name, str) or not name:
@@ -113,10 +117,14 @@ def _check_texts(g: "ComputationGraph") -> None:
         if not isinstance(kind, str) or not isinstance(group, str | None):
             raise refusal(g, f"op {name!r}: kind {kind!r} and colocation_group {group!r} must be texts")
         for text in (name, kind, group or ""):
-            if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
+            if _has_surrogate(text):
                 raise refusal(
                     g, f"op {name!r}: {text!r} has a lone surrogate, which no file can hold; mend it"
                 )
+
+
+def _has_surrogate(text: str) -> bool:
+    return not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text)
 
 
 def _check_values(g: "ComputationGraph") -> None:
