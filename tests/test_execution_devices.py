@@ -425,6 +425,21 @@ def test_a_plan_for_another_program_is_refused(tmp_path):
         execute(plan, jnp.negative)(X)
 
 
+def test_none_names_no_argument():
+    run = execute(planned(net, X, X), net, static_argnums=None, donate_argnums=None)
+    close(run(X, X), net(X, X))
+
+
+def test_numbers_keep_their_weak_type():
+    def fn(x):
+        return 3, 2.5, 1j, True, jnp.int8(4), x
+
+    run = execute(planned(fn, X), fn)
+    results, wanted = run(X), jax.jit(fn)(X)
+    assert [jax.typeof(x).weak_type for x in results] == [jax.typeof(x).weak_type for x in wanted]
+    same(results, wanted)
+
+
 def test_bad_options():
     plan = planned(net, X, X, devices=2)
     with pytest.raises(ConfigError, match="the plan is for 2 devices and there are 1"):

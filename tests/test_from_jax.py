@@ -539,6 +539,8 @@ def test_what_cannot_be_traced_is_refused_in_one_line_with_its_cause(fn, args, c
         ({"resident_argnums": "x"}, "resident_argnums: there is no argument 'x'"),
         ({"donate_argnums": (0, 7)}, "donate_argnums: there is no argument 7"),
         ({"static_argnums": 5}, "static_argnums: there is no argument 5"),
+        ({"static_argnums": 1.5}, "static_argnums: 1.5 must be indices or names of arguments"),
+        ({"kwargs": 3}, "kwargs: give a Mapping, got int"),
         ({"input_devices": -1}, "input_devices: -1 must be the index of a device"),
         ({"input_devices": {3: 0}}, "input_devices: there is no argument 3"),
         ({"while_trip_count": -1}, "while_trip_count: -1 must be finite"),
@@ -552,6 +554,11 @@ def test_what_cannot_be_traced_is_refused_in_one_line_with_its_cause(fn, args, c
 def test_impossible_options_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         from_jax(jnp.sin, f32(3), **options)
+
+
+def test_none_names_no_argument():
+    graph = from_jax(jnp.sin, f32(3), static_argnums=None, resident_argnums=None)
+    assert graph.content_hash == from_jax(jnp.sin, f32(3)).content_hash
 
 
 # Keras ------------------------------------------------------------------------------------------

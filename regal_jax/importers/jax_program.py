@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import jax
 
-from regal_jax.checks import real, shown, whole
+from regal_jax.checks import check_kind, real, shown, whole
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Colocate, ComputationGraph, Pin, constrain
 from regal_jax.importers.assembly import Source, Step, assemble, unique_names
@@ -58,7 +58,7 @@ def from_jax(
     kwargs: Mapping[str, Any] | None = None,
     resident_argnums: ArgName | Sequence[ArgName] = (),
     donate_argnums: ArgName | Sequence[ArgName] | None = None,
-    static_argnums: int | Sequence[int] = (),
+    static_argnums: int | Sequence[int] | None = (),
     input_devices: int | Mapping[ArgName, int] = 0,
     while_trip_count: float = 1,
     pin: Pin | None = None,
@@ -132,6 +132,7 @@ def from_jax(
       ('w', 'x', 'start', 'dot_general', 'tanh')
     """
     name = name or _name_of(fn)
+    check_kind("kwargs", kwargs or {}, Mapping)
     kwargs = dict(kwargs or {})
     known = [*range(len(args)), *kwargs]
     static = argument_names(static_argnums, known, "static_argnums")
@@ -236,14 +237,22 @@ def trace_call(
 
 
 def argument_names(
-    given: ArgName | Sequence[ArgName], known: Sequence[ArgName], what: str
+    given: ArgName | Sequence[ArgName] | None, known: Sequence[ArgName], what: str
 ) -> frozenset[ArgName]:
-    """The arguments that an option names, by index or by name.
+    """The arguments that an option names, by index or by name; ``None`` names none.
 
     Raises:
-      ConfigError: There is no such argument.
+      ConfigError: There is no such argument, or ``given`` has another type.
     """
-    items = [given] if isinstance(given, (int, str)) else list(given)
+    if given is None:
+        return frozenset()
+    if isinstance(given, (int, str)) or whole(given) is not None:
+        items: list[Any] = [given]
+    else:
+        try:
+            items = list(given)
+        except TypeError:
+            raise ConfigError(f"{what}: {shown(given)} must be indices or names of arguments") from None
     positional = sum(isinstance(k, int) for k in known)
     result: set[ArgName] = set()
     for item in items:

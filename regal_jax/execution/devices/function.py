@@ -40,8 +40,8 @@ class PlannedFunction:
         plan: Plan,
         fn: Callable[..., Any],
         devices: Sequence[Any],
-        static: int | Sequence[int],
-        donated: ArgName | Sequence[ArgName],
+        static: int | Sequence[int] | None,
+        donated: ArgName | Sequence[ArgName] | None,
         trace: bool,
     ) -> None:
         self.plan = plan
@@ -198,7 +198,9 @@ def _compiled(
 
 
 def _scalar(scalar: Scalar, device: Any) -> Any:
-    return jax.device_put(np.asarray(scalar.value, scalar.aval.dtype), device)
+    value = np.asarray(scalar.value, scalar.aval.dtype)
+    # JAX gives Python's numbers, and no others, a weak type.
+    return jax.device_put(value.item() if scalar.aval.weak_type else value, device)
 
 
 @interruptible()
@@ -207,8 +209,8 @@ def execute(
     fn: Callable[..., Any],
     *,
     devices: Sequence[Any] | None = None,
-    static_argnums: int | Sequence[int] = (),
-    donate_argnums: ArgName | Sequence[ArgName] = (),
+    static_argnums: int | Sequence[int] | None = (),
+    donate_argnums: ArgName | Sequence[ArgName] | None = (),
     trace: bool = False,
 ) -> PlannedFunction:
     """Makes a function run on several JAX devices, as a plan of its graph says.
