@@ -48,6 +48,8 @@ def test_children_alone_make_an_edge():
 def test_a_task_may_update_a_file():
     graph = parse_wfformat(_changed(lambda d: _tasks(d)[1].update(inputFiles=["part.txt", "part.out"])))
     assert reads(graph) == [(0, 1), (1, 2)]
+    # No other task reads part.out: it is a result.
+    assert graph.tensor_keep.tolist() == [False, False, True, True]
 
 
 def test_runtimes_may_have_a_default():

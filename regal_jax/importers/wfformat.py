@@ -59,7 +59,8 @@ def workflow_from_document(document: Any, *, default_runtime: float | None = Non
     for file, (o, _) in producer.items():
         written[o].append(file)
     read = [_read_files(task, sizes) for task in tasks]
-    consumed = {file for files in read for file in files}
+    # A task that updates a file is no reader of what it writes.
+    consumed = {f for o, files in enumerate(read) for f in files if f in producer and producer[f][0] != o}
     runtimes = _runtimes(root, index, default_runtime)
     parents = _parents(tasks, index)
     builder = GraphBuilder(root.get("name").text(), "s")
