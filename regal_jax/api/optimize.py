@@ -64,6 +64,8 @@ def optimize(
       objective: ``"makespan"`` (under the memory capacities, if they are finite) or ``"peak-memory"``.
       evaluations: Budget of the search, the number of simulated candidates.
       seed: A number or a typed `jax.random.key`. The same seed gives the same plan on the same versions.
+        ``"cp-sat"`` is an exception, since it has two threads; with ``method=CpSat(workers=1)`` its plan is
+        the same, too, unless its time limit ends it.
       method: A solver, or the name of one with its default settings (`regal_jax.solvers.solvers` has all):
         ``"auto"`` (`Auto`), a search on the host and, for peak memory or with a ``policy``, BRKGA for what is
         left when that no longer pays; ``"brkga"`` (`Brkga`), which without warm starts is the paper's;

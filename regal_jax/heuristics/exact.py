@@ -75,7 +75,8 @@ def cp_sat(
       cluster: The cluster.
       objective: What to minimise.
       time_limit: Largest time of the solver in seconds, above 0.
-      workers: Threads of the solver; with one, the result is the same every time.
+      workers: Threads of the solver; with one, the result is the same every time, unless the time limit ends
+        the solver.
       seed: Seed of the solver's random choices.
 
     Returns:

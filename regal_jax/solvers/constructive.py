@@ -48,7 +48,8 @@ class CpSat(Constructive):
 
     Attributes:
       time_limit: Seconds for each graph. The plan depends on the machine unless the optimum is proven.
-      workers: Threads of the solver.
+      workers: Threads of the solver. With more than one, the plan may be another each time; with
+        ``workers=1`` it is always the same for the same seed, unless the time limit ends the solver.
 
     Raises:
       ConfigError: A value is out of range.
