@@ -360,6 +360,7 @@ def test_wrong_types_are_refused_in_one_line():
         (lambda: optimize("graph.json", cluster), "load_graph"),  # pyright: ignore[reportArgumentType]
         (lambda: optimize(graph, 2), "Cluster.uniform"),  # pyright: ignore[reportArgumentType]
         (lambda: optimize_many(graph, cluster), "call optimize"),  # pyright: ignore[reportArgumentType]
+        (lambda: optimize_many(None, cluster), "graphs: give a list .* got NoneType"),  # pyright: ignore[reportArgumentType]
         (lambda: optimize_many([graph], None), "give a Cluster"),  # pyright: ignore[reportArgumentType]
         (lambda: optimize_many([graph], cluster, devices=[], warm_start=False, progress=False), "devices"),
         (lambda: optimize_many([graph], cluster, on_plan="x"), "on_plan: 'x' is no function"),  # pyright: ignore[reportArgumentType]

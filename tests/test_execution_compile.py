@@ -412,6 +412,8 @@ def test_schedules_are_saved_and_given(tmp_path, monkeypatch):
     with pytest.raises(PlanError, match="another program") as raised:
         compiled(scanned, X, plan=tmp_path / "plan.json")
     assert "\n" not in str(raised.value)
+    with pytest.raises(FormatError, match=r"absent/plan\.json: cannot be written: No such .*; check the dir"):
+        made.save_schedule(tmp_path / "absent" / "plan.json")
     document = json.loads((tmp_path / "plan.json").read_text())
     for change in ({"version": 9}, {"orders": 3}, {"before": {}}, {"alias": [[1]]}, {"predicted": -1}):
         (tmp_path / "bad.json").write_text(json.dumps(document | change))

@@ -444,6 +444,10 @@ def test_bad_options():
     plan = planned(net, X, X, devices=2)
     with pytest.raises(ConfigError, match="the plan is for 2 devices and there are 1"):
         execute(plan, net, devices=jax.devices()[:1])
+    with pytest.raises(ConfigError, match="devices: 3 is no list; give some of"):
+        execute(plan, net, devices=3)
+    with pytest.raises(FormatError, match="plan: give a Plan or the path of its file, got int"):
+        execute(3, net)
     with pytest.raises(ConfigError, match="a device of its own"):
         execute(plan, net, devices=[jax.devices()[0]] * 2)
     with pytest.raises(ConfigError, match="donate_argnums: there is no argument 5"):

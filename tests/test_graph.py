@@ -178,6 +178,14 @@ def test_bad_names_of_graphs(name, message):
     refused(b, message)
 
 
+@pytest.mark.parametrize("ref", [3, None, (0,), (0, 0, 0)])
+def test_inputs_that_name_no_tensor(ref):
+    b = GraphBuilder()
+    b.add_op("a", outputs=[1])
+    b.add_op("b", inputs=[ref])
+    refused(b, r"op 'b': input .*: give 'OP:PORT' or \(op index, port\)")
+
+
 def test_sizes_that_add_up_beyond_int64():
     b = GraphBuilder()
     for i in range(4):

@@ -340,6 +340,8 @@ def test_tuned_settings_are_saved_and_used(graphs, tmp_path, tuned):
         TunedConfig.load(bad)
     with pytest.raises(FormatError, match="no tuned settings"):
         TunedConfig.load(tmp_path / "absent.json")
+    with pytest.raises(FormatError, match=r"absent/tuned\.json: cannot be written: No such"):
+        TunedConfig.load(tuned).save(tmp_path / "absent" / "tuned.json")
 
 
 def test_tune_refuses_what_cannot_be(graphs):

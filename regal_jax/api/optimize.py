@@ -1,7 +1,7 @@
 """`optimize` and `optimize_many`: verified plans for graphs."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -249,8 +249,9 @@ def optimize_many(
         )
         check_callback("on_plan", on_plan)
         check_callback("on_improvement", on_improvement)
-        if isinstance(graphs, ComputationGraph):
-            raise ConfigError("graphs: give a list of graphs, or call optimize for a single one")
+        if isinstance(graphs, ComputationGraph) or not isinstance(graphs, Iterable):
+            what = type(graphs).__name__
+            raise ConfigError(f"graphs: give a list of graphs, or call optimize for one graph, got {what}")
         graphs = list(graphs)
         clusters = each(clusters, len(graphs))
         with opened(engine) as workers:

@@ -24,7 +24,7 @@ from regal_jax.runtime.interrupts import interrupt_at_end, interruptible
 from regal_jax.search import BrkgaConfig
 from regal_jax.solvers import Brkga
 from regal_jax.solvers.loop.settings import each, one_seed
-from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.atomic import write_atomically, writing
 from regal_jax.storage.documents import parse_json
 from regal_jax.storage.json_lines import JsonLines
 from regal_jax.storage.locks import locked_file
@@ -65,9 +65,14 @@ class TunedConfig:
     points: int
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a JSON file."""
+        """Writes a JSON file.
+
+        Raises:
+          FormatError: The file cannot be written.
+        """
         document = {"format": _FORMAT, "version": 1, **dataclasses.asdict(self)}
-        write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
+        with writing(path):
+            write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

@@ -199,7 +199,10 @@ class GraphBuilder:
                 name, port = ref, "0"
             o, p = index.get(name, -1), int(port)
         else:
-            o, p = ref
+            try:
+                o, p = ref
+            except (TypeError, ValueError):
+                raise self._error(reader, f"input {shown(ref)}: give 'OP:PORT' or (op index, port)") from None
         op = whole(o, 0, len(self._names) - 1)
         output = None if op is None else whole(p, 0, len(self._outputs[op]) - 1)
         if op is None or output is None:

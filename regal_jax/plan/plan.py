@@ -254,7 +254,7 @@ class Plan:
         """The plan in the file ``path``; see `from_json`.
 
         Raises:
-          FormatError: The file cannot be read, or is not a plan.
+          FormatError: The file cannot be read, or is not a plan, or ``path`` is no path.
 
         Examples:
           >>> from regal_jax import Cluster, Plan, optimize
@@ -264,6 +264,8 @@ class Plan:
           >>> Plan.load("plan.json").makespan == plan.makespan
           True
         """
+        if not isinstance(path, (str, os.PathLike)):
+            raise FormatError(f"plan: give a Plan or the path of its file, got {type(path).__name__}")
         try:
             return cls.from_json(Path(path).read_text(encoding="utf-8"))
         except UnicodeDecodeError:

@@ -4,13 +4,14 @@ import collections
 import functools
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
+from regal_jax.checks import shown
 from regal_jax.errors import ConfigError
 from regal_jax.execution.devices.actions import Move, Segment, Wait, actions_of, homes_of
 from regal_jax.execution.devices.record import ExecutionRecord
@@ -254,6 +255,10 @@ def execute(
     """
     plan = plan if isinstance(plan, Plan) else Plan.load(plan)
     count = plan.cluster.num_devices
+    if devices is not None and not isinstance(devices, Iterable):
+        raise ConfigError(
+            f"regal_jax.execute: devices: {shown(devices)} is no list; give some of jax.devices()"
+        )
     found = list(jax.devices() if devices is None else devices)
     if len(found) < count:
         raise ConfigError(

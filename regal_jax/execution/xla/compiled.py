@@ -98,7 +98,7 @@ class CompiledProgram:
         """Writes the order to a file, which `regal_jax.compile` accepts as ``plan``.
 
         Raises:
-          OSError: The file cannot be written.
+          FormatError: The file cannot be written.
         """
         self.schedule.save(path)
 

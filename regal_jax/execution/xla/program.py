@@ -158,7 +158,7 @@ def build(
                 made.schedule.save(path)
             if serialized is not None and _keeps_programs():
                 keep_program(path, made.schedule, serialized)
-        except OSError as error:
+        except (OSError, FormatError) as error:
             warnings.warn(f"regal_jax.compile: the schedule is not kept: {error}", stacklevel=3)
     return made
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from regal_jax.checks import whole
 from regal_jax.errors import FormatError
 from regal_jax.programs.stored import keep_file, own_folder
-from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.atomic import write_atomically, writing
 from regal_jax.storage.documents import parse_json
 
 __all__ = ["MemoryUse", "Schedule", "keep_program", "kept_program", "kept_schedule"]
@@ -84,11 +84,12 @@ class Schedule:
         """Writes a JSON file.
 
         Raises:
-          OSError: The file cannot be written.
+          FormatError: The file cannot be written.
         """
         held = dataclasses.asdict(self) | {"orders": {k: list(v) for k, v in self.orders.items()}}
         document = {"format": _FORMAT, "version": _VERSION, **held}
-        write_atomically(path, (json.dumps(document) + "\n").encode())
+        with writing(path):
+            write_atomically(path, (json.dumps(document) + "\n").encode())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "Schedule":
