@@ -104,6 +104,39 @@ def test_schedules_are_those_of_the_replay_and_never_longer(
         before = best.makespan
 
 
+@settings(max_examples=100)
+@given(
+    instance=instances(max_ops=20),
+    seed=seeds,
+    limited=st.booleans(),
+    deviation=st.sampled_from([0.01, 0.2, 3.0]),
+    policy=policies(),
+)
+def test_schedules_of_a_walk_are_those_of_the_replay_and_at_most_a_little_longer(
+    instance: tuple[ComputationGraph, Cluster],
+    seed: int,
+    limited: bool,
+    deviation: float,
+    policy: InsertionPolicy,
+) -> None:
+    graph, rng = instance[0], np.random.default_rng(seed)
+    cluster, schedule = scheduled(*instance, rng, limited=limited)
+    insertion = begin(graph, cluster, schedule, rng, policy)
+    insertion.run(1, 1, -math.inf)
+    for _ in range(30):
+        before, least = insertion.makespan, insertion.least
+        insertion.run(3, 3, -math.inf, deviation)
+        now, best = insertion._now, insertion.best
+        assert insertion.makespan <= max(before, least * (1 + deviation)) * (1 + 1e-9)
+        placement, events = np.array(now.home), np.array(now.event)[: int(now.counts[0])]
+        timeline = replay(graph, cluster, placement, events)
+        assert timeline.makespan == pytest.approx(insertion.makespan, rel=1e-9)
+        assert (timeline.peak_memory <= np.array(cluster.memory)).all()
+        assert best is not None
+        assert best.makespan == min(least, insertion.makespan)
+        assert replay(graph, cluster, best.placement, best.events).makespan == pytest.approx(best.makespan)
+
+
 @settings(max_examples=60)
 @given(
     instance=instances(max_ops=25),

@@ -417,7 +417,7 @@ def test_insertion_moves() -> None:
 
 @pytest.mark.parametrize("gain", [0.0, 1.0])
 def test_a_turn_tells_whether_insertion_moves_go_on(gain: float) -> None:
-    config = ListSearchConfig(insert_after=50, turn=20, least_gain=gain)
+    config = ListSearchConfig(insert_after=50, turn=20, least_gain=gain, walk=0)
     cluster = Cluster.uniform(4, transfer=COSTLY)
     search = ListSearchRun(generate("erdos-renyi", 60, 0), cluster, 0, config)
     made = []
@@ -430,6 +430,62 @@ def test_a_turn_tells_whether_insertion_moves_go_on(gain: float) -> None:
     assert (made[1] == 40) == (gain == 0.0)
     assert made[1] >= 20
     assert made[2] > 0
+
+
+def _insertions(config: ListSearchConfig, evaluations: int) -> list[bool]:
+    """Of each evaluation, whether it is an insertion."""
+    cluster = Cluster.uniform(4, transfer=COSTLY)
+    search = ListSearchRun(generate("erdos-renyi", 60, 0), cluster, 0, config)
+    made = []
+    for _ in range(evaluations):
+        before = search._insertions
+        search.run(1)
+        made.append(search._insertions > before)
+    return made
+
+
+def test_a_walk_comes_between_a_turn_that_does_not_pay_and_list_schedules() -> None:
+    for walk, deviation in ((0, 0.01), (30, 0.01), (30, 0.0)):
+        config = ListSearchConfig(insert_after=50, turn=20, least_gain=1.0, walk=walk, deviation=deviation)
+        made = _insertions(config, 200)
+        first = made.index(True)
+        count = made[first:].index(False)
+        assert first == 50
+        # The last move of a turn or a walk is completed, and may have several insertions.
+        assert 20 + walk <= count < 20 + walk + 20
+
+
+def test_a_walk_is_longer_than_the_best_and_finds_what_is_shorter() -> None:
+    values = []
+    for deviation in (0.0, 0.003):
+        config = ListSearchConfig(deviation=deviation)
+        found = []
+        for seed in range(4):
+            graph = generate("erdos-renyi", 60, seed)
+            search = ListSearchRun(graph, Cluster.uniform(4, transfer=COSTLY), 0, config)
+            longer = False
+            for _ in range(60):
+                search.run(100)
+                moves = search._moves
+                if moves is not None and moves.best is not None:
+                    assert moves.makespan <= moves.least * (1 + deviation) * (1 + 1e-9) or not search._walking
+                    longer |= search._walking and moves.makespan > moves.least * (1 + 1e-9)
+            assert longer == (deviation > 0)
+            found.append(search.best)
+            plan = search.plan()
+            assert plan is not None
+            assert plan.makespan == pytest.approx(search.best, rel=1e-9)
+        values.append(found)
+    assert np.log(np.divide(values[1], values[0])).mean() < 0
+
+
+def test_walks_end_where_nothing_takes_time() -> None:
+    builder = GraphBuilder("instant")
+    for i in range(6):
+        builder.add_op(f"o{i}", runtime=0.0, outputs=[0], inputs=[f"o{i - 1}:0"] if i else [])
+    search = ListSearchRun(builder.build(), Cluster.uniform(2, transfer=COSTLY), 0, ListSearchConfig(turn=5))
+    search.run(3000)
+    assert (search.evaluations, search.best) == (3000, 0.0)
 
 
 def test_the_time_of_transfers_of_inputs() -> None:
@@ -462,6 +518,8 @@ def test_the_time_of_transfers_of_inputs() -> None:
         ("turn", 0),
         ("turn", 10**29),
         ("least_gain", 1.01),
+        ("walk", -1),
+        ("deviation", math.nan),
         ("class_share", -0.1),
     ],
 )

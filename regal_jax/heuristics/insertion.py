@@ -80,6 +80,11 @@ class Insertion:
         return self._best
 
     @property
+    def least(self) -> float:
+        """The makespan of the best schedule, infinite before the first."""
+        return math.inf if self._best is None else self._best.makespan
+
+    @property
     def makespan(self) -> float:
         """The makespan of the current schedule."""
         return float(self._now.value[0])
@@ -90,13 +95,18 @@ class Insertion:
 
         self._now = for_loops(make_events(self._layout, *schedule))
 
-    def run(self, moves: int, enough: int, goal: float) -> tuple[int, list[tuple[int, float]]]:
+    def run(
+        self, moves: int, enough: int, goal: float, deviation: float = 0.0
+    ) -> tuple[int, list[tuple[int, float]]]:
         """Makes some moves.
 
         Args:
           moves: Largest number of moves.
           enough: No move begins after so many insertions.
           goal: The run ends at a makespan of at most this.
+          deviation: If positive, schedules are kept that are longer than the best by at most this many mean
+            times of an event, and the run ends at a schedule that is shorter than the best. The mean includes
+            idle time: it is the makespan times devices over events.
 
         Returns:
           The number of insertions, and for each move that made the schedule shorter the number of its first
@@ -112,10 +122,15 @@ class Insertion:
         if self._limited:
             weighs = address_of(peaks, 2, self._layout, self._listed, self._room)
         seen = for_loops(np.zeros(SEEN * len(drawn) if self._describe else 0))
-        given = for_loops(drawn.ravel()), made, seen, self._limited, enough, goal
+        most = 0.0
+        best = self._best
+        if deviation > 0 and best is not None and best.makespan > 0:
+            mean = best.makespan * len(self._layout.memory) / len(best.events)
+            most, goal = best.makespan + deviation * mean, max(goal, math.nextafter(best.makespan, 0))
+        given = for_loops(drawn.ravel()), made, seen, self._limited, enough, goal, most
         done = loops(insert)(weighs, *self._space, *given)
         self._rows = self._rows[done:]
-        if self._best is None or self.makespan <= self._best.makespan:
+        if self.makespan <= self.least:
             placement, events = np.array(self._now.home), np.array(self._now.event)[: self._now.counts[0]]
             self._best = Schedule(placement, events, self.makespan)
         each = np.reshape(made[: 2 * done], (done, 2))

@@ -141,9 +141,11 @@ def make_work(layout: Any) -> Work:
 @only_borrows
 def insert(
     peaks: Any, layout: Any, listed: Any, room: Any, edges: Any, now: Any, work: Any, scorer: Any,
-    uniform: Any, made: Any, seen: Any, limited: bool, enough: int, goal: float,
+    uniform: Any, made: Any, seen: Any, limited: bool, enough: int, goal: float, most: float,
 ) -> int:  # fmt: skip
     """Hill climbing: moves events of the current schedule, and keeps the result if it is no longer.
+
+    Record-to-record travel if longer schedules are kept up to a makespan ``most``.
 
     A move takes out one event, or the ops of a colocation group with all transfers from and to them. The
     events are then put in one after another, ops first: each at the place where the longest path through it
@@ -164,6 +166,7 @@ def insert(
       limited: Whether memory is limited.
       enough: No move begins after so many insertions.
       goal: The loop ends at a schedule with at most this makespan.
+      most: Schedules of at most this makespan are kept, too.
 
     Returns:
       Number of moves made, at most ``S``.
@@ -594,7 +597,8 @@ def insert(
         # What is known of the new schedule, whose first ``alike`` and last ``last`` events are as before.
         known, left, reach, back = alike, last, 0, 0
         longest, x = 0.0, uniform[u + 3]
-        limit, shorter = value[0] * (1 + _ROUNDING), value[0] * (1 - _ROUNDING)
+        longer, shorter = value[0] * (1 + _ROUNDING), value[0] * (1 - _ROUNDING)
+        limit = max(longer, most)
         place_group(size, k)
         for i in range(count + 1):
             low, high = 0, 0
@@ -603,8 +607,8 @@ def insert(
                 used += longest <= limit
                 if size == 0 and low == high:
                     longest = np.inf
-            # The clocks of a shorter schedule are added up to the end, as the replay does.
-            if longest <= limit and (i < count or longest < shorter):
+            # The clocks of a schedule of another length are added up to the end, as the replay does.
+            if longest <= limit and (i < count or longest < shorter or longest > longer):
                 # If ops wait for others, not all paths lead over the clocks at one place.
                 end = stay if waits or i == count else high
                 go_forward(known, end)
@@ -626,7 +630,7 @@ def insert(
                     stay += 1
                     x = (x * 997.0 + 0.123) % 1.0
         if longest <= limit and (not limited or fits(stay)):
-            value[0] = longest if longest < shorter else value[0]
+            value[0] = longest if longest < shorter or longest > longer else value[0]
             # A single event leaves the others where they are, and itself in the schedule.
             for i in range(alike, counts[0] if size > 0 else 0):
                 place[event[i]] = -1

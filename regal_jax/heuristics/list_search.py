@@ -107,6 +107,10 @@ class ListSearchConfig:
       insert_after: Schedules after which insertion moves begin, where transfers take time.
       turn: Number of insertions after which the search decides whether to make list schedules again.
       least_gain: Insertion moves go on after a turn that has made the makespan shorter by this share.
+      walk: Number of insertions of a walk, after which the search decides in the same way. A walk comes after
+        a turn that did not pay, and before list schedules are made again; 0 for none.
+      deviation: Insertion moves of a walk keep schedules that are longer than the best by at most this many
+        mean times of an event. The mean is the makespan times devices over events, idle time included.
       insertion_policy: What chooses insertion moves: ``"default"`` for the trained weights of the package,
         another name of `regal_jax.heuristics.named_insertion_policy`, an `InsertionPolicy`, or a file of one,
         which is read at once. ``None`` or ``"none"`` chooses without weights.
@@ -130,6 +134,8 @@ class ListSearchConfig:
     insert_after: int = 500
     turn: int = 250
     least_gain: float = 0.001
+    walk: int = 1000
+    deviation: float = 0.5
     insertion_policy: InsertionPolicy | str | os.PathLike[str] | None = "default"
 
     def __post_init__(self) -> None:
@@ -139,11 +145,12 @@ class ListSearchConfig:
             ("look", 1, _MOST),
             ("insert_after", 0, _MOST),
             ("turn", 1, _MOST),
+            ("walk", 0, _MOST),
         ):
             value = check_setting(type(self).__name__, name, getattr(self, name), least, most)
             object.__setattr__(self, name, value)
-        shares = tuple((name, 1.0) for name in _SHARES)
-        for name, most in (("rank_noise", _MOST_NOISE), ("price_noise", _MOST_NOISE), *shares):
+        noises = tuple((name, _MOST_NOISE) for name in ("rank_noise", "price_noise", "deviation"))
+        for name, most in (*noises, *((name, 1.0) for name in _SHARES)):
             given = getattr(self, name)
             value = real(given, 0, most)
             if value is None:
@@ -188,9 +195,10 @@ class ListSearchRun(HostSearch):
     that does not.
 
     Where transfers take time, insertion moves (`regal_jax.heuristics.insertion.Insertion`) improve the best
-    list schedule: its placement, and its order of events, transfers included. They go on while that pays;
-    then the search makes more list schedules. If these have become better in the meantime, insertion moves
-    begin again with the best one.
+    list schedule: its placement, and its order of events, transfers included. They go on while that pays.
+    Then comes a walk from the best schedule, whose insertion moves may make schedules a little longer
+    (record-to-record travel), and that goes on while it pays, too. After it the search makes more list
+    schedules. If these have become better in the meantime, insertion moves begin again with the best one.
 
     The search begins with every rule under the graph's own ranks. A few rules are also tried on the plans
     that it is given, and on partitions of the graph for 2, 4, 8, ... and all devices. Times and peaks are
@@ -252,7 +260,7 @@ class ListSearchRun(HostSearch):
         if pays:
             policy = self._config.chosen_policy
             self._moves = Insertion(graph, self._layout, self._room, moves, policy, describe=describe)
-        self._inserting, self._turn_ends = False, self._config.insert_after
+        self._inserting, self._walking, self._turn_ends = False, False, self._config.insert_after
         self._lists, self._insertions, self._owed = self._least_lists, 0, 0
         # The makespans of the schedules with which insertion moves, and their turn, began.
         self._began = self._before = math.inf
@@ -448,9 +456,18 @@ class ListSearchRun(HostSearch):
             return self._inserting
         lists = self._lists
         if self._inserting:
-            self._inserting = moves.makespan < self._before * (1 - self._config.least_gain)
-            # While insertion moves do not pay, list schedules get twice as many each time.
-            self._lists = self._least_lists if self._inserting else 2 * lists
+            now = moves.least if self._walking else moves.makespan
+            pays = now < self._before * (1 - self._config.least_gain)
+            # After a turn that did not pay comes a walk, and after such a walk come list schedules.
+            self._walking = self._walking if pays else not self._walking and self._config.walk > 0
+            self._inserting = pays or self._walking
+            if pays:
+                self._lists = self._least_lists
+            elif not self._walking:
+                # While insertion moves do not pay, list schedules get twice as many each time.
+                self._lists = 2 * lists
+            elif moves.best is not None:
+                moves.begin(moves.best)
         elif self._now.value[0] == 0:
             self._inserting, value = True, float(self._now.value[1])
             if value < self._began:
@@ -459,14 +476,15 @@ class ListSearchRun(HostSearch):
             elif moves.best is not None:
                 moves.begin(moves.best)
         if self._inserting:
-            self._before = moves.makespan
-        self._turn_ends = self.evaluations + (self._config.turn if self._inserting else lists)
+            self._before = moves.least if self._walking else moves.makespan
+            lists = self._config.walk if self._walking else self._config.turn
+        self._turn_ends = self.evaluations + lists
         return self._inserting
 
     def _insert(self, moves: Insertion, most: int, goal: float) -> None:
         """Makes insertion moves. The last one is completed, and the next run pays for the rest of it."""
         before, enough = self.evaluations, min(most, self._turn_ends - self.evaluations)
-        used, made = moves.run(self._at_once, enough, goal)
+        used, made = moves.run(self._at_once, enough, goal, self._config.deviation if self._walking else 0.0)
         for number, makespan in made:
             self.evaluations = before + number
             self.improves((0.0, makespan))

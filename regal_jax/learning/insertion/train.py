@@ -235,9 +235,7 @@ def _kept(
     rows = []
     for pair in pairs:
         check_interrupt()
-        search = ListSearchRun(
-            *pair, (config.seed, number), ListSearchConfig(insertion_policy=policy), describe=True
-        )
+        search = ListSearchRun(*pair, (config.seed, number), _descent(policy), describe=True)
         search.run(config.evaluations)
         described = search.described_moves()
         done()
@@ -266,11 +264,16 @@ def _read(file: pathlib.Path) -> np.ndarray:
     return moves
 
 
+def _descent(policy: InsertionPolicy) -> ListSearchConfig:
+    """List search whose insertion moves make no schedule longer."""
+    return ListSearchConfig(insertion_policy=policy, walk=0)
+
+
 def _makespans(config: InsertionTrainConfig, pairs: Sequence[Pair], policy: InsertionPolicy) -> np.ndarray:
     found = []
     for pair in pairs:
         check_interrupt()
-        search = ListSearchRun(*pair, config.seed, ListSearchConfig(insertion_policy=policy))
+        search = ListSearchRun(*pair, config.seed, _descent(policy))
         search.run(config.evaluations)
         found.append(search.best)
     return np.array(found)
