@@ -109,7 +109,7 @@ def test_schedules_are_those_of_the_replay_and_never_longer(
     instance=instances(max_ops=20),
     seed=seeds,
     limited=st.booleans(),
-    deviation=st.sampled_from([0.01, 0.2, 3.0]),
+    deviation=st.sampled_from([0.1, 1.0, 10.0]),
     policy=policies(),
 )
 def test_schedules_of_a_walk_are_those_of_the_replay_and_at_most_a_little_longer(
@@ -124,10 +124,12 @@ def test_schedules_of_a_walk_are_those_of_the_replay_and_at_most_a_little_longer
     insertion = begin(graph, cluster, schedule, rng, policy)
     insertion.run(1, 1, -math.inf)
     for _ in range(30):
-        before, least = insertion.makespan, insertion.least
+        before, known = insertion.makespan, insertion.best
+        assert known is not None
         insertion.run(3, 3, -math.inf, deviation)
-        now, best = insertion._now, insertion.best
-        assert insertion.makespan <= max(before, least * (1 + deviation)) * (1 + 1e-9)
+        now, best, least = insertion._now, insertion.best, known.makespan
+        most = least * (1 + deviation * cluster.num_devices / len(known.events))
+        assert insertion.makespan <= max(before, most) * (1 + 1e-9)
         placement, events = np.array(now.home), np.array(now.event)[: int(now.counts[0])]
         timeline = replay(graph, cluster, placement, events)
         assert timeline.makespan == pytest.approx(insertion.makespan, rel=1e-9)

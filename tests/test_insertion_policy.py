@@ -82,7 +82,7 @@ def test_a_file_holds_the_weights_exactly(tmp_path: pathlib.Path) -> None:
 def test_what_cannot_be_saved_is_refused(tmp_path: pathlib.Path) -> None:
     file = tmp_path / "policy.toml"
     for policy, note, message in (
-        ("default", "", "policy: give a InsertionPolicy, got str"),
+        ("default", "", "policy: give an InsertionPolicy, got str"),
         (some_policy(), 3, "note: give a str, got int"),
         (some_policy(), "a\0b", "note: .* has a character that cannot be printed"),
         (some_policy(), "\ud800", "note: .* has a character that cannot be printed"),

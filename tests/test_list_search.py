@@ -445,7 +445,7 @@ def _insertions(config: ListSearchConfig, evaluations: int) -> list[bool]:
 
 
 def test_a_walk_comes_between_a_turn_that_does_not_pay_and_list_schedules() -> None:
-    for walk, deviation in ((0, 0.01), (30, 0.01), (30, 0.0)):
+    for walk, deviation in ((0, 0.5), (30, 0.5), (30, 0.0)):
         config = ListSearchConfig(insert_after=50, turn=20, least_gain=1.0, walk=walk, deviation=deviation)
         made = _insertions(config, 200)
         first = made.index(True)
@@ -455,28 +455,29 @@ def test_a_walk_comes_between_a_turn_that_does_not_pay_and_list_schedules() -> N
         assert 20 + walk <= count < 20 + walk + 20
 
 
-def test_a_walk_is_longer_than_the_best_and_finds_what_is_shorter() -> None:
+def test_walks_pass_longer_schedules_and_find_shorter_ones() -> None:
     values = []
-    for deviation in (0.0, 0.003):
-        config = ListSearchConfig(deviation=deviation)
+    for deviation in (0.0, 0.5):
         found = []
         for seed in range(4):
             graph = generate("erdos-renyi", 60, seed)
-            search = ListSearchRun(graph, Cluster.uniform(4, transfer=COSTLY), 0, config)
+            cluster, config = Cluster.uniform(4, transfer=COSTLY), ListSearchConfig(deviation=deviation)
+            search = ListSearchRun(graph, cluster, 0, config)
             longer = False
             for _ in range(60):
                 search.run(100)
                 moves = search._moves
-                if moves is not None and moves.best is not None:
-                    assert moves.makespan <= moves.least * (1 + deviation) * (1 + 1e-9) or not search._walking
-                    longer |= search._walking and moves.makespan > moves.least * (1 + 1e-9)
+                if moves is not None and moves.best is not None and search._walking:
+                    longer |= moves.makespan > moves.least * (1 + 1e-9)
+                    most = moves.least * (1 + deviation * 4 / len(moves.best.events))
+                    assert moves.makespan <= most * (1 + 1e-9)
             assert longer == (deviation > 0)
             found.append(search.best)
             plan = search.plan()
             assert plan is not None
             assert plan.makespan == pytest.approx(search.best, rel=1e-9)
         values.append(found)
-    assert np.log(np.divide(values[1], values[0])).mean() < 0
+    assert np.log(np.divide(values[1], values[0])).mean() < -0.01
 
 
 def test_walks_end_where_nothing_takes_time() -> None:
