@@ -134,7 +134,7 @@ class ListSearchConfig:
     insert_after: int = 500
     turn: int = 250
     least_gain: float = 0.001
-    walk: int = 1000
+    walk: int = 2000
     deviation: float = 0.5
     insertion_policy: InsertionPolicy | str | os.PathLike[str] | None = "default"
 
