@@ -12,7 +12,7 @@ from strategies import instances, random_graph
 
 from regal_jax import Cluster, GraphBuilder
 from regal_jax.errors import PlanError
-from regal_jax.graph import ComputationGraph, TransferModel, transfer_times
+from regal_jax.graph import ComputationGraph, TransferModel, runtime_matrix, transfer_times
 from regal_jax.heuristics import InsertionPolicy
 from regal_jax.heuristics.insertion import Insertion, Schedule
 from regal_jax.heuristics.insertion_features import MOVE_FEATURES, PLACE_FEATURES
@@ -104,6 +104,20 @@ def test_schedules_are_those_of_the_replay_and_never_longer(
         before = best.makespan
 
 
+def times_of(graph: ComputationGraph, cluster: Cluster, schedule: Schedule) -> np.ndarray:
+    """The time of each event of a schedule."""
+    n, place = graph.num_ops, schedule.placement
+    runtime, cost = runtime_matrix(graph, cluster), transfer_times(graph, cluster)
+    times = []
+    for event in schedule.events:
+        t, k = divmod(int(event) - n, cluster.num_devices)
+        if event < n:
+            times.append(runtime[event, place[event]])
+        else:
+            times.append(cost[t, cluster.link_index[place[graph.tensor_op[t]], k]])
+    return np.array(times)
+
+
 @settings(max_examples=100)
 @given(
     instance=instances(max_ops=20),
@@ -128,7 +142,7 @@ def test_schedules_of_a_walk_are_those_of_the_replay_and_at_most_a_little_longer
         assert known is not None
         insertion.run(3, 3, -math.inf, deviation)
         now, best, least = insertion._now, insertion.best, known.makespan
-        most = least * (1 + deviation * cluster.num_devices / len(known.events))
+        most = least + deviation * times_of(graph, cluster, known).mean()
         assert insertion.makespan <= max(before, most) * (1 + 1e-9)
         placement, events = np.array(now.home), np.array(now.event)[: int(now.counts[0])]
         timeline = replay(graph, cluster, placement, events)

@@ -73,10 +73,12 @@ class Insertion:
         self._random, self._rows = random, np.zeros((0, 1))
         self._now: Any = None
         self._best: Schedule | None = None
+        self._mean = 0.0
+        """Mean time of an event of the best schedule."""
 
     @property
     def best(self) -> Schedule | None:
-        """The best schedule so far, the latest of equal ones; ``None`` before the first."""
+        """The best schedule so far, of equal ones the latest outside walks; ``None`` before the first."""
         return self._best
 
     @property
@@ -105,8 +107,7 @@ class Insertion:
           enough: No move begins after so many insertions.
           goal: The run ends at a makespan of at most this.
           deviation: If positive, schedules are kept that are longer than the best by at most this many mean
-            times of an event, and the run ends at a schedule that is shorter than the best. The mean includes
-            idle time: it is the makespan times devices over events.
+            times of its events, and the run ends at a schedule that is shorter than the best.
 
         Returns:
           The number of insertions, and for each move that made the schedule shorter the number of its first
@@ -125,14 +126,15 @@ class Insertion:
         most = 0.0
         best = self._best
         if deviation > 0 and best is not None and best.makespan > 0:
-            mean = best.makespan * len(self._layout.memory) / len(best.events)
-            most, goal = best.makespan + deviation * mean, max(goal, math.nextafter(best.makespan, 0))
+            most, goal = best.makespan + deviation * self._mean, max(goal, math.nextafter(best.makespan, 0))
         given = for_loops(drawn.ravel()), made, seen, self._limited, enough, goal, most
         done = loops(insert)(weighs, *self._space, *given)
         self._rows = self._rows[done:]
-        if self.makespan <= self.least:
+        # In a walk, whether a later schedule is as short would depend on where its runs end.
+        if self.makespan < self.least or (most == 0 and self.makespan == self.least):
             placement, events = np.array(self._now.home), np.array(self._now.event)[: self._now.counts[0]]
             self._best = Schedule(placement, events, self.makespan)
+            self._mean = float(np.array(self._now.takes)[events].mean())
         each = np.reshape(made[: 2 * done], (done, 2))
         if self._describe:
             begun = np.append(each[:, 0], 1 + self._now.counts[1])
@@ -148,7 +150,7 @@ class Insertion:
 
         self.begin(Schedule(np.zeros(len(self._layout.leader), np.int64), np.zeros(0, np.int64), math.inf))
         blank = for_loops(np.zeros(1)), for_loops(np.zeros(2)), for_loops(np.zeros(0))
-        given = *blank, self._limited, 1, -math.inf
+        given = *blank, self._limited, 1, -math.inf, 0.0
         compile_for(insert, 0, *self._space, *given)
 
     @property

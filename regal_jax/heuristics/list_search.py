@@ -110,7 +110,7 @@ class ListSearchConfig:
       walk: Number of insertions of a walk, after which the search decides in the same way. A walk comes after
         a turn that did not pay, and before list schedules are made again; 0 for none.
       deviation: Insertion moves of a walk keep schedules that are longer than the best by at most this many
-        mean times of an event. The mean is the makespan times devices over events, idle time included.
+        mean times of an event, op or transfer.
       insertion_policy: What chooses insertion moves: ``"default"`` for the trained weights of the package,
         another name of `regal_jax.heuristics.named_insertion_policy`, an `InsertionPolicy`, or a file of one,
         which is read at once. ``None`` or ``"none"`` chooses without weights.
