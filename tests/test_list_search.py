@@ -455,6 +455,26 @@ def test_a_walk_comes_between_a_turn_that_does_not_pay_and_list_schedules() -> N
         assert 20 + walk <= count < 20 + walk + 20
 
 
+@pytest.mark.parametrize("share", [0.95, 1.01])
+def test_there_are_no_walks_where_memory_is_short(share: float) -> None:
+    graph, cluster = generate("erdos-renyi", 60, 0), Cluster.uniform(4, transfer=COSTLY)
+    config = ListSearchConfig(insert_after=50, turn=100)
+    free = ListSearchRun(graph, cluster, 0, config)
+    free.run(1000)
+    plan = free.plan()
+    assert plan is not None
+    memory = share * float(graph.tensor_bytes.sum() if share > 1 else plan.peak_memory.max())
+    search = ListSearchRun(graph, Cluster.uniform(4, memory, COSTLY), 0, config)
+    walked = False
+    for _ in range(100):
+        search.run(10)
+        walked |= search._walking
+    assert search.least[0] == 0
+    assert walked == (share > 1)
+    # Limits that do not bind change nothing.
+    assert (search.history == free.history) == (share > 1)
+
+
 def test_walks_pass_longer_schedules_and_find_shorter_ones() -> None:
     values = []
     for deviation in (0.0, 0.5):

@@ -91,6 +91,11 @@ class Insertion:
         """The makespan of the current schedule."""
         return float(self._now.value[0])
 
+    @property
+    def refused(self) -> bool:
+        """Whether a schedule was not kept because it did not fit the memory, since `begin`."""
+        return bool(self._now.counts[2] > 0)
+
     def begin(self, schedule: Schedule) -> None:
         """Continues from another schedule."""
         from regal_jax.heuristics.insertion_kernel import make_events

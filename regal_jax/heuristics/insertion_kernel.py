@@ -73,7 +73,8 @@ Attributes:
   uses: ``[T * D]``, how many ops on each device read each tensor.
   tries, since: ``[2 * (N + T * D)]``, for each event how often it was tried on another device, and at another
     place, at the makespan in ``since``.
-  counts: ``[2]``, numbers of events, and of insertions in the last call.
+  counts: ``[3]``, numbers of events, of insertions in the last call, and of moves in all calls that were
+    refused because their schedules did not fit the memory.
   value: ``[1]``, makespan.
 """
 
@@ -123,7 +124,7 @@ def make_events(layout: Any, home: np.ndarray, events: np.ndarray, makespan: flo
         uses=uses.ravel(),
         tries=np.zeros(2 * (n + t * d), np.int64),
         since=np.zeros(2 * (n + t * d)),
-        counts=np.array([len(events), 0]),
+        counts=np.array([len(events), 0, 0]),
         value=np.array([float(makespan)]),
     )
 
@@ -629,7 +630,9 @@ def insert(
                     last, left = min(last, stay - found), min(left, stay - found)
                     stay += 1
                     x = (x * 997.0 + 0.123) % 1.0
-        if longest <= limit and (not limited or fits(stay)):
+        over = longest <= limit and limited and not fits(stay)
+        counts[2] += 1 * over
+        if longest <= limit and not over:
             value[0] = longest if longest < shorter or longest > longer else value[0]
             # A single event leaves the others where they are, and itself in the schedule.
             for i in range(alike, counts[0] if size > 0 else 0):

@@ -108,7 +108,8 @@ class ListSearchConfig:
       turn: Number of insertions after which the search decides whether to make list schedules again.
       least_gain: Insertion moves go on after a turn that has made the makespan shorter by this share.
       walk: Number of insertions of a walk, after which the search decides in the same way. A walk comes after
-        a turn that did not pay, and before list schedules are made again; 0 for none.
+        a turn that did not pay, unless moves were refused because their schedules did not fit the memory.
+        After it list schedules are made again. 0 for no walks.
       deviation: Insertion moves of a walk keep schedules that are longer than the best by at most this many
         mean times of an event, op or transfer.
       insertion_policy: What chooses insertion moves: ``"default"`` for the trained weights of the package,
@@ -196,9 +197,10 @@ class ListSearchRun(HostSearch):
 
     Where transfers take time, insertion moves (`regal_jax.heuristics.insertion.Insertion`) improve the best
     list schedule: its placement, and its order of events, transfers included. They go on while that pays.
-    Then comes a walk from the best schedule, whose insertion moves may make schedules a little longer
-    (record-to-record travel), and that goes on while it pays, too. After it the search makes more list
-    schedules. If these have become better in the meantime, insertion moves begin again with the best one.
+    Then comes a walk from the best schedule, unless memory is short: its insertion moves may make schedules
+    a little longer (record-to-record travel), and it goes on while it pays, too. After it the search makes
+    more list schedules. If these have become better in the meantime, insertion moves begin again with the
+    best one.
 
     The search begins with every rule under the graph's own ranks. A few rules are also tried on the plans
     that it is given, and on partitions of the graph for 2, 4, 8, ... and all devices. Times and peaks are
@@ -459,7 +461,7 @@ class ListSearchRun(HostSearch):
             now = moves.least if self._walking else moves.makespan
             pays = now < self._before * (1 - self._config.least_gain)
             # After a turn that did not pay comes a walk, and after such a walk come list schedules.
-            self._walking = self._walking if pays else not self._walking and self._config.walk > 0
+            self._walking = self._walking if pays else self._may_walk(moves)
             self._inserting = pays or self._walking
             if pays:
                 self._lists = self._least_lists
@@ -480,6 +482,13 @@ class ListSearchRun(HostSearch):
             lists = self._config.walk if self._walking else self._config.turn
         self._turn_ends = self.evaluations + lists
         return self._inserting
+
+    def _may_walk(self, moves: Insertion) -> bool:
+        """Whether a walk comes after a turn that did not pay.
+
+        Where memory is short, list schedules gain more.
+        """
+        return self._config.walk > 0 and not self._walking and not moves.refused
 
     def _insert(self, moves: Insertion, most: int, goal: float) -> None:
         """Makes insertion moves. The last one is completed, and the next run pays for the rest of it."""
