@@ -6,7 +6,6 @@ import os
 import tomllib
 from typing import Any, Final, NoReturn
 
-from regal_jax.checks import shown
 from regal_jax.errors import ConfigError, FormatError
 
 __all__ = ["parse_json", "parse_toml", "parse_writable_json", "read_toml"]
@@ -81,7 +80,7 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
       ConfigError: There is no such file, or an error of `parse_toml`.
     """
     if not isinstance(path, (str, os.PathLike)):
-        raise ConfigError(f"path: {shown(path)} is no name of a file; give one")
+        raise ConfigError(f"path: give the name of a file, got {type(path).__name__}")
     try:
         with open(path, encoding="utf-8") as file:
             return parse_toml(file.read())
