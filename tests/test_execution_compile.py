@@ -266,6 +266,8 @@ def test_keyword_arguments():
     with pytest.raises(TypeError):
         made(X, np.float32(3))
     assert_same(compiled(lambda *, x: wide(x), kwargs={"x": X})(x=X), jax.jit(wide)(X))
+    with pytest.raises(ConfigError, match="kwargs: give a Mapping, got int"):
+        compiled(wide, X, kwargs=3)
     decorated = regal_jax.compile(static_argnames=("flip",), **QUICK)(fn)
     assert_same(decorated(X, **named), want)
     assert_same(decorated(X, flip=True, **named), -want)
@@ -412,6 +414,8 @@ def test_schedules_are_saved_and_given(tmp_path, monkeypatch):
     with pytest.raises(PlanError, match="another program") as raised:
         compiled(scanned, X, plan=tmp_path / "plan.json")
     assert "\n" not in str(raised.value)
+    with pytest.raises(FormatError, match=r"absent\.json: cannot be read: No such file"):
+        compiled(wide, X, plan=tmp_path / "absent.json")
     with pytest.raises(FormatError, match=r"absent/plan\.json: cannot be written: No such .*; check the dir"):
         made.save_schedule(tmp_path / "absent" / "plan.json")
     document = json.loads((tmp_path / "plan.json").read_text())

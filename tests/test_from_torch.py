@@ -305,6 +305,8 @@ def test_results_may_be_in_dicts_and_tuples_and_be_inputs():
 def test_numbers_among_the_arguments_are_no_ops():
     graph = from_torch(module(lambda _, x, n, flag=None: x * n), torch.empty(3), 2, kwargs={"flag": None})
     assert graph.op_kinds == ("input", "start", "aten.mul")
+    with pytest.raises(ConfigError, match="kwargs: give a Mapping, got int"):
+        from_torch(module(lambda _, x: x), torch.empty(3), kwargs=3)
 
 
 class Block(nn.Module):

@@ -297,6 +297,8 @@ def test_settings_are_checked_and_written(tmp_path):
         if said:
             with pytest.raises(ConfigError, match=said):
                 GflownetTrainConfig.from_document(document)
+    with pytest.raises(ConfigError, match=r"optimizer\.max_temperature: is .hot.; give a number"):
+        dataclasses.replace(RUN.optimizer, max_temperature="hot")
     assert GflownetTrainConfig.from_document(RUN.as_document()) == RUN
     with pytest.raises(ConfigError, match="start: no file 'missing'"):
         train_gflownet(dataclasses.replace(RUN, start="missing"), tmp_path / "run", progress=False)

@@ -89,6 +89,8 @@ class GraphBuilder:
         """
         check_interrupt()
         # All checks come first, so that a refused op changes nothing.
+        if not isinstance(name, str):
+            raise self._error(name, "its name must be a text")
         lists = {"outputs": outputs, "inputs": inputs, "control_inputs": control_inputs, "keep": keep}
         if allowed_devices is not None:
             lists["allowed_devices"] = allowed_devices

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from regal_jax.checks import shown, whole
+from regal_jax.checks import check_kind, shown, whole
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph import Colocate, ComputationGraph, Pin, constrain
 from regal_jax.importers.roofline import DeviceProfile, find_profile, profile_list
@@ -137,6 +137,7 @@ def torch_ops(
         raise ConfigError(f"form: {form!r} is unknown; use one of {', '.join(FORMS)}")
     if loss is not None and form == "forward":
         raise ConfigError("loss: has no meaning in form='forward'; use form='gradient'")
+    check_kind("kwargs", kwargs or {}, Mapping)
     kwargs = dict(kwargs or {})
     devices = _devices(input_devices, [*range(len(args)), *kwargs])
     profiles = profile_list(profile)

@@ -213,7 +213,7 @@ def compile(
       ConfigError: An option is not allowed, the program is for several devices or not for a CPU, or this
         version of JAX does not accept orders.
       PlanError: ``plan`` is for another program.
-      FormatError: ``plan`` is not a schedule.
+      FormatError: ``plan`` cannot be read, or is not a schedule.
 
     Examples:
       >>> import jax, jax.numpy as jnp

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from regal_jax.api.names import MethodName
-from regal_jax.checks import check_whole, real, shown, whole
+from regal_jax.checks import check_kind, check_whole, real, shown, whole
 from regal_jax.errors import ConfigError, FormatError, GraphError, PlanError
 from regal_jax.execution.xla.compiled import CompiledProgram
 from regal_jax.execution.xla.donation import elide_copies
@@ -131,6 +131,7 @@ def build(
         raise ConfigError(
             f"regal_jax.compile: {type(fn).__name__} is no function; give one, then its arguments"
         )
+    check_kind("kwargs", kwargs, Mapping)
     check_support()
     use_cache()
     clock = Deadline()

@@ -96,12 +96,13 @@ class Schedule:
         """Reads a file that `save` wrote.
 
         Raises:
-          FormatError: The file is not a schedule.
-          OSError: The file cannot be read.
+          FormatError: The file cannot be read, or is not a schedule.
         """
         try:
             document = parse_json(pathlib.Path(path).read_bytes())
             return cls._parsed(document)
+        except OSError as error:
+            raise FormatError(f"{path}: cannot be read: {error.strerror or error}") from None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = str(error) if isinstance(error, FormatError) else "not a schedule of regal_jax.compile"
             raise FormatError(f"{path}: {text}; save it again") from None
@@ -156,7 +157,7 @@ def kept_schedule(fingerprint: str, search: str) -> tuple[Schedule | None, pathl
     digest = hashlib.sha256(f"{fingerprint} {search}".encode()).hexdigest()[:32]
     path = folder / f"schedule-{digest}.json"
     # A damaged file is treated as missing.
-    with contextlib.suppress(OSError, FormatError):
+    with contextlib.suppress(FormatError):
         schedule = Schedule.load(path)
         if schedule.fingerprint == fingerprint:
             return schedule, path

@@ -182,11 +182,7 @@ class GflownetOptimizerConfig:
         least_fields(self, "optimizer", clip=0)
         above_fields(self, "optimizer", learning_rate=0, decay=0, min_temperature=0)
         above_fields(self, "optimizer", validation_temperature=0)
-        if not self.min_temperature <= self.max_temperature < float("inf"):
-            raise ConfigError(
-                f"optimizer.max_temperature: is {shown(self.max_temperature)}; give a number of at least "
-                f"{self.min_temperature}"
-            )
+        least_fields(self, "optimizer", max_temperature=self.min_temperature)
 
 
 @dataclasses.dataclass(frozen=True)
