@@ -3,13 +3,17 @@
 import abc
 import math
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Plan
 
-__all__ = ["HostSearch", "Value"]
+__all__ = ["MOST_COUNT", "HostSearch", "Value"]
+
+MOST_COUNT: Final = 2**31 - 1
+"""Largest number of evaluations, so that no other count has to be larger."""
 
 Value = tuple[float, float]
 """``(bytes of overflow, objective)``; smaller is better, so candidates that fit the memory come first."""

@@ -14,7 +14,7 @@ import numpy as np
 from regal_jax.checks import check_setting, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, op_classes, transfer_times
-from regal_jax.heuristics.host_search import HostSearch
+from regal_jax.heuristics.host_search import MOST_COUNT, HostSearch
 from regal_jax.heuristics.insertion import Insertion, Schedule
 from regal_jax.heuristics.insertion_policy import (
     InsertionPolicy,
@@ -48,8 +48,6 @@ _MOST_NOISE: Final = 1e6
 """Largest standard deviation of ranks and prices, as a share of the longest path."""
 _MOST_CHANGED: Final = 1000
 """Largest number of ops that get other ranks or prices: random numbers are drawn for all of them."""
-_MOST: Final = 2**31 - 1
-"""Largest number of evaluations, so that no other count has to be larger."""
 _POLICIES: Final = "give 'default', 'none', 'by-hand', 'untrained', a file of weights or an InsertionPolicy"
 _SHARES: Final = (
     "price_share",
@@ -143,10 +141,10 @@ class ListSearchConfig:
         for name, least, most in (
             ("ranks", 1, _MOST_CHANGED),
             ("prices", 1, _MOST_CHANGED),
-            ("look", 1, _MOST),
-            ("insert_after", 0, _MOST),
-            ("turn", 1, _MOST),
-            ("walk", 0, _MOST),
+            ("look", 1, MOST_COUNT),
+            ("insert_after", 0, MOST_COUNT),
+            ("turn", 1, MOST_COUNT),
+            ("walk", 0, MOST_COUNT),
         ):
             value = check_setting(type(self).__name__, name, getattr(self, name), least, most)
             object.__setattr__(self, name, value)

@@ -3,14 +3,13 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final
 
 import numpy as np
 
 from regal_jax.checks import check_setting, real, shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, op_classes
-from regal_jax.heuristics.host_search import HostSearch
+from regal_jax.heuristics.host_search import MOST_COUNT, HostSearch
 from regal_jax.heuristics.numbering import neutral_numbers
 from regal_jax.heuristics.orders import given_order
 from regal_jax.heuristics.peaks import MOST_OVER, PeakBalance, least_peak_balance
@@ -19,9 +18,6 @@ from regal_jax.plan import Objective, Plan, insert_transfers
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["PeakSearchConfig", "PeakSearchRun"]
-
-_MOST: Final = 2**31 - 1
-"""Largest number of evaluations, so that no other count has to be larger."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,16 +43,17 @@ class PeakSearchConfig:
 
     def __post_init__(self) -> None:
         owner, given = type(self).__name__, self.blocks
-        object.__setattr__(self, "tries", check_setting(owner, "tries", self.tries, 1, _MOST))
+        object.__setattr__(self, "tries", check_setting(owner, "tries", self.tries, 1, MOST_COUNT))
         if isinstance(given, (str, Mapping)) or not isinstance(given, Iterable):
             raise ConfigError(
                 f"{owner}: blocks is {shown(given)}; give a sequence of whole numbers, e.g. blocks=(4, 16)"
             )
         blocks = tuple(given)
-        found = tuple(whole(value, 1, _MOST) for value in blocks)
+        found = tuple(whole(value, 1, MOST_COUNT) for value in blocks)
         if not found or None in found:
             raise ConfigError(
-                f"{owner}: blocks has {shown(blocks)}; give whole numbers from 1 to {_MOST}, at least one"
+                f"{owner}: blocks has {shown(blocks)}; "
+                f"give whole numbers from 1 to {MOST_COUNT}, at least one"
             )
         object.__setattr__(self, "blocks", found)
         share = real(self.class_share, 0, 1)

@@ -56,9 +56,19 @@ class CompiledFunction:
           *args: Arrays, or `jax.ShapeDtypeStruct`; static arguments unchanged.
           **kwargs: The same by name.
         """
-        *traced, static = self._split(args, kwargs)
+        return self._program(args, kwargs, *self._split(args, kwargs))
+
+    def _program(
+        self,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        given: list[Any],
+        named: dict[str, Any],
+        static: dict[ArgName, Any],
+    ) -> CompiledProgram:
+        """The program for arguments, which are also given as `_split` returns them."""
         fixed = static_key("regal_jax.compile", static)
-        leaves, tree = jax.tree.flatten(traced)
+        leaves, tree = jax.tree.flatten((given, named))
         key = (fixed, tree, tuple(_signature(leaf) for leaf in leaves))
         # Other threads wait, instead of each repeating the same search.
         with self._lock:
@@ -71,8 +81,8 @@ class CompiledFunction:
         return self if instance is None else types.MethodType(self, instance)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        given, named, _ = self._split(args, kwargs)
-        return self.program(*args, **kwargs)(*given, **named)
+        given, named, static = self._split(args, kwargs)
+        return self._program(args, kwargs, given, named, static)(*given, **named)
 
 
 def _static_arguments(fn: Callable[..., Any], options: CompileOptions) -> frozenset[ArgName]:
