@@ -157,6 +157,20 @@ def test_save_and_load(tmp_path):
             write(tmp_path / "absent" / "plan.svg")
 
 
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [("a\0.json", r"'a\\x00.json': no file can have"), ("\ud800.png", "no file can have such a name"),
+     (3, "path: give the name of a file, got int"), (b"a.png", "give the name of a file, got bytes")],
+)  # fmt: skip
+def test_what_can_be_no_path(path, said):
+    plan, _ = worked_plan()
+    for write in (plan.save, plan.save_trace, plan.plot):
+        with pytest.raises(FormatError, match=said):
+            write(path)
+    with pytest.raises(FormatError, match=said if isinstance(path, str) else "or the path of its file, got"):
+        Plan.load(path)
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     plan, _ = worked_plan()
     path = tmp_path / "plan.json"

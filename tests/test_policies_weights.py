@@ -116,6 +116,9 @@ def test_other_files(tmp_path):
         load_policy(path)
     with pytest.raises(FileNotFoundError):
         load_policy(tmp_path / "nowhere")
+    for none in ("a\0b", None):
+        with pytest.raises(FormatError, match=r"such a name|name of a file, got NoneType"):
+            load_policy(none)
 
 
 def without(tensors, _):

@@ -13,7 +13,7 @@ from regal_jax import Cluster, Plan, propose, select
 from regal_jax.cli.main import main
 from regal_jax.cli.propose import _CHOICES, _SOURCES, _TARGETS
 from regal_jax.datasets import generate
-from regal_jax.errors import ConfigError, InfeasiblePlanWarning, PlanError
+from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning, PlanError
 from regal_jax.graph import GraphBuilder
 from regal_jax.plan import Objective, adapt_plan
 from regal_jax.robust import (
@@ -52,6 +52,16 @@ def test_the_best_different_plans_are_kept():
     np.testing.assert_allclose(found.speedups, GRAPH.runtime.sum() / found.makespans)
     assert found[0].makespan <= propose(GRAPH, FREE, count=1, source="list-scheduling")[0].makespan
     assert [plan.makespan for plan in listed()] == found.makespans.tolist()
+
+
+@pytest.mark.parametrize(
+    ("folder", "said"),
+    [("/dev/null/x", "/x: cannot be written: Not a dir"), ("\0", "no file can have such a name"),
+     (5, "give the name of a file, got int")],
+)  # fmt: skip
+def test_plans_that_cannot_be_saved(folder, said):
+    with pytest.raises(FormatError, match=said):
+        listed(count=2, keep=2).save(folder)
 
 
 def test_it_shows_itself():

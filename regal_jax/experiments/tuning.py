@@ -28,6 +28,7 @@ from regal_jax.storage.atomic import write_atomically, writing
 from regal_jax.storage.documents import parse_json
 from regal_jax.storage.json_lines import JsonLines
 from regal_jax.storage.locks import locked_file
+from regal_jax.storage.paths import path_text
 
 __all__ = ["DEFAULT_GRID", "TunedConfig", "tune"]
 
@@ -82,8 +83,9 @@ class TunedConfig:
           FormatError: The file is missing or is not such a file.
           ConfigError: A setting is invalid.
         """
+        name = path_text(path)
         try:
-            document = parse_json(pathlib.Path(path).read_bytes())
+            document = parse_json(pathlib.Path(name).read_bytes())
         except (OSError, ValueError) as error:
             raise FormatError(f"{path}: no tuned settings there ({error}); make them with tune()") from None
         if (

@@ -17,6 +17,7 @@ from regal_jax.importers.stg import format_stg, parse_stg
 from regal_jax.importers.wfformat import workflow_from_document
 from regal_jax.runtime.interrupts import interruptible
 from regal_jax.storage.documents import parse_json
+from regal_jax.storage.paths import path_text
 
 __all__ = ["FORMATS", "FileFormat", "find_format", "load_graph", "save_graph"]
 
@@ -112,12 +113,12 @@ def find_format(path: PathLike, name: str | None = None) -> FileFormat:
     """The format called ``name``, or the one given by the file name of ``path``.
 
     Raises:
-      FormatError: There is no such format.
+      FormatError: There is no such format, or ``path`` is no path.
     """
+    file = path_text(path)
     if name is not None and name in FORMATS:
         return FORMATS[name]
-    file = os.fspath(path)
-    found = [f for f in FORMATS.values() if str(file).lower().endswith(f.suffixes)]
+    found = [f for f in FORMATS.values() if file.lower().endswith(f.suffixes)]
     if name is None and found:
         return found[0]
     known = ", ".join(f"{key} ({' '.join(f.suffixes)})" for key, f in FORMATS.items())

@@ -28,6 +28,7 @@ from regal_jax.plan.trace import chrome_trace
 from regal_jax.plan.verify import verify
 from regal_jax.runtime.interrupts import interruptible
 from regal_jax.storage.atomic import write_atomically, writing
+from regal_jax.storage.paths import path_text
 
 if TYPE_CHECKING:
     import pandas
@@ -266,15 +267,16 @@ class Plan:
         """
         if not isinstance(path, (str, os.PathLike)):
             raise FormatError(f"plan: give a Plan or the path of its file, got {type(path).__name__}")
+        name = path_text(path)
         try:
             return cls.from_json(Path(path).read_text(encoding="utf-8"))
         except UnicodeDecodeError:
-            raise FormatError(f"{os.fspath(path)}: plan: not UTF-8 text, so no JSON") from None
+            raise FormatError(f"{name}: plan: not UTF-8 text, so no JSON") from None
         except FormatError as error:
-            raise FormatError(f"{os.fspath(path)}: {error}") from None
+            raise FormatError(f"{name}: {error}") from None
         except OSError as error:
             reason = error.strerror or error
-            raise FormatError(f"{os.fspath(path)}: cannot be read: {reason}; check the path") from None
+            raise FormatError(f"{name}: cannot be read: {reason}; check the path") from None
 
     def to_chrome_trace(self) -> dict[str, Any]:
         """The plan for chrome://tracing and ui.perfetto.dev, ready for ``json.dumps``."""

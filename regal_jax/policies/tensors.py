@@ -17,6 +17,7 @@ from flax import nnx
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.documents import parse_json
+from regal_jax.storage.paths import path_text
 
 __all__ = ["WeightsFormat"]
 
@@ -117,7 +118,7 @@ class WeightsFormat:
             if not np.isfinite(tensor).all():
                 raise ConfigError(f"{self.writer}: weights {name!r} are not finite; training has diverged")
         extra |= {"format": self.name, "version": self.version, "config": json.dumps(config)}
-        write_atomically(path, _sorted_header(safetensors.numpy.save(tensors, extra)))
+        write_atomically(path_text(path), _sorted_header(safetensors.numpy.save(tensors, extra)))
 
     def check_network(self, network: Any, kind: type[nnx.Module]) -> None:
         """Checks the kind of a network.
@@ -137,7 +138,7 @@ class WeightsFormat:
           FormatError: The file is of another kind, or damaged.
           OSError: The file cannot be read.
         """
-        with open(path, "rb") as file:  # `open` reports why a file cannot be read.
+        with open(path_text(path), "rb") as file:  # `open` reports why a file cannot be read.
             start = file.read(9)
         try:
             with safetensors.safe_open(Path(path), framework="numpy") as file:

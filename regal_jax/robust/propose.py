@@ -26,6 +26,7 @@ from regal_jax.robust.targets import speedup
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 from regal_jax.search.config import MAX_EVALUATIONS
 from regal_jax.solvers.loop.settings import as_key, check_pairs
+from regal_jax.storage.atomic import writing
 
 if TYPE_CHECKING:
     import pandas
@@ -94,11 +95,11 @@ class Proposals:
         """Writes ``plan-000.json`` and so on, in the order of `plans`, and returns the names of the files.
 
         Raises:
-          FormatError: A file cannot be written.
-          OSError: The folder cannot be made.
+          FormatError: A file cannot be written, or the folder cannot be made.
         """
-        path = pathlib.Path(folder)
-        path.mkdir(parents=True, exist_ok=True)
+        with writing(folder):
+            path = pathlib.Path(folder)
+            path.mkdir(parents=True, exist_ok=True)
         names = [f"plan-{i:03d}.json" for i in range(len(self.plans))]
         for name, plan in zip(names, self.plans, strict=True):
             check_interrupt()

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from regal_jax.errors import FormatError
+from regal_jax.storage.paths import path_text
 
 __all__ = ["replacing", "write_atomically", "writing"]
 
@@ -15,16 +16,17 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
     """A context in which an `OSError` becomes an error of one line that names ``path``.
 
     Raises:
-      FormatError: The file cannot be written.
+      FormatError: The file cannot be written, or ``path`` is no path.
       BrokenPipeError: The path is a pipe whose reader has gone.
     """
+    name = path_text(path)
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
         raise FormatError(
-            f"{os.fspath(path)}: cannot be written: {error.strerror or error}; check the directory"
+            f"{name}: cannot be written: {error.strerror or error}; check the directory"
         ) from None
 
 

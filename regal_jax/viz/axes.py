@@ -9,6 +9,7 @@ from regal_jax.checks import check_kind, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph.units import TIME_UNITS
 from regal_jax.storage.atomic import writing
+from regal_jax.storage.paths import path_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,14 +115,14 @@ def check_picture(path: str | os.PathLike[str] | None) -> None:
 
     Raises:
       ConfigError: Its suffix names no format.
+      FormatError: It is no path.
     """
     if path is None:
         return
-    suffix = Path(path).suffix
+    name = path_text(path)
+    suffix = Path(name).suffix
     if suffix[1:].lower() not in picture_formats():
-        raise ConfigError(
-            f"cannot draw {os.fspath(path)!r}: no picture is of kind {suffix!r}; use .png, .pdf or .svg"
-        )
+        raise ConfigError(f"cannot draw {name!r}: no picture is of kind {suffix!r}; use .png, .pdf or .svg")
 
 
 def save(figure: "Figure", path: str | os.PathLike[str] | None) -> None:
@@ -129,7 +130,7 @@ def save(figure: "Figure", path: str | os.PathLike[str] | None) -> None:
 
     Raises:
       ConfigError: As `check_picture`.
-      FormatError: The file cannot be written.
+      FormatError: The file cannot be written, or ``path`` is no path.
     """
     check_picture(path)
     if path is not None:

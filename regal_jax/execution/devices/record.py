@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from regal_jax.plan import Plan
-from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.atomic import write_atomically, writing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,9 +92,10 @@ class ExecutionRecord:
         """Writes `to_chrome_trace`, which ui.perfetto.dev shows; the file is written atomically.
 
         Raises:
-          OSError: The file cannot be written.
+          FormatError: The file cannot be written.
         """
-        write_atomically(path, json.dumps(self.to_chrome_trace()).encode())
+        with writing(path):
+            write_atomically(path, json.dumps(self.to_chrome_trace()).encode())
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """Draws the planned timeline above the measured one (`regal_jax.viz.plot_execution`)."""

@@ -15,6 +15,7 @@ from regal_jax.errors import FormatError
 from regal_jax.programs.stored import keep_file, own_folder
 from regal_jax.storage.atomic import write_atomically, writing
 from regal_jax.storage.documents import parse_json
+from regal_jax.storage.paths import path_text
 
 __all__ = ["MemoryUse", "Schedule", "keep_program", "kept_program", "kept_schedule"]
 
@@ -98,8 +99,9 @@ class Schedule:
         Raises:
           FormatError: The file cannot be read, or is not a schedule.
         """
+        name = path_text(path)
         try:
-            document = parse_json(pathlib.Path(path).read_bytes())
+            document = parse_json(pathlib.Path(name).read_bytes())
             return cls._parsed(document)
         except OSError as error:
             raise FormatError(f"{path}: cannot be read: {error.strerror or error}") from None
