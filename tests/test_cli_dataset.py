@@ -80,7 +80,7 @@ def test_the_filter_is_used_and_its_limits_are_recorded(capsys):
         (["--seed", -1], "must be from 0"),
         (["--jobs", 0], "must be at least 1"),
         (["--out", "occupied"], "not empty"),
-        (["--out", "absent/\0"], "null"),
+        (["--out", "absent/\0"], "no file can have such a name"),
     ],
 )
 def test_bad_input_exits_2_with_one_line(arguments, said, tmp_path, capsys):

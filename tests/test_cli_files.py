@@ -66,6 +66,31 @@ def test_an_old_result_is_written_over(stg):
     assert "warm_start" in Plan.load("p.json").provenance
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
+def test_what_was_found_is_shown_if_it_cannot_be_written(stg, capsys):
+    for option in ("--out", "--trace"):
+        assert run("optimize", stg, "--method", "bfs", option, "/dev/full") == 2
+        said = capsys.readouterr()
+        assert "plan for 'graph': 4 ops on 2 devices" in said.out
+        assert "saved" not in said.out
+        assert said.err.endswith(
+            "/dev/full: cannot be written: No space left on device; check the directory\n"
+        )
+        assert said.err.count("\n") == 1
+
+
+def test_a_folder_that_cannot_be_written_is_refused_in_one_line(stg, capsys):
+    for command in (["evaluate", "--graphs", stg, "--methods", "bfs"], ["tune", "--graphs", stg],
+                    ["propose", stg], ["dataset", "build", "--no-filter"], ["corpus", "build"]):  # fmt: skip
+        option = "--out-dir" if command[0] == "propose" else "--out"
+        assert run(*command, option, "/proc/plans" if command[0] == "tune" else "/proc") == 2
+        said = capsys.readouterr()
+        assert said.out == ""
+        assert said.err.count("\n") == 1
+        assert "/proc" in said.err
+        assert "Errno" not in said.err
+
+
 def test_loss_is_refused_or_accepted(stg, capsys):
     assert run("generate", "gflownet-layered", "--ops", 10, "--out", "g.json") == 0
     capsys.readouterr()

@@ -353,12 +353,13 @@ def _tune(args: argparse.Namespace) -> int:
         progress=progress_bars(quiet=args.quiet),
         engine=args.engine,
     )
-    best.save(args.out)
     if not args.quiet:
         c = best.config
         print(
             f"best of {best.points} on {best.graphs} graphs: population {c.population}, elites {c.elites}, "
             f"mutants {c.mutants}, elite_bias {c.elite_bias:g}; {1 - best.ratio:+.2%} over the defaults"
         )
+    best.save(args.out)
+    if not args.quiet:
         print(f"saved to {args.out}")
     return 0

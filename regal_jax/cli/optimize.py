@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from regal_jax.cli import machine
 from regal_jax.cli.clusters import cluster_of
 from regal_jax.cli.resume import Previous, Question, previous_results, save_better
-from regal_jax.cli.sources import check_writable, load
+from regal_jax.cli.sources import check_writable, load, made_folder
 from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
 from regal_jax.cli.watch import Incoming
 from regal_jax.engines import check_engine_name, opened
@@ -168,12 +168,7 @@ def _outs(args: argparse.Namespace) -> list[str | None]:
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
         raise ConfigError(f"--out-dir: several graphs are called {twice!r}; rename one or run them apart")
-    try:
-        pathlib.Path(args.out_dir).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"--out-dir: cannot make {args.out_dir!r}: {error.strerror}; name another"
-        ) from None
+    made_folder(args.out_dir)
     return [_plan_path(args.out_dir, name) for name in names]
 
 
@@ -207,18 +202,19 @@ def _one(
     plan = search(graph, cluster, **options)
     with first_interrupt_waits():
         plan.verify(graph)
-        plan, saved = save_better(plan, *out)
-        if args.plot:
-            plan.plot(args.plot)
-        if args.trace:
-            plan.save_trace(args.trace)
-        if not args.quiet:
-            print(plan)
-            if saved:
-                print(saved)
-            for what, path in (("plot", args.plot), ("trace", args.trace)):
-                if path:
-                    print(f"{what} saved to {path}")
+        said = []
+        try:
+            plan, saved = save_better(plan, *out)
+            said.append(saved)
+            if args.plot:
+                plan.plot(args.plot)
+                said.append(f"plot saved to {args.plot}")
+            if args.trace:
+                plan.save_trace(args.trace)
+                said.append(f"trace saved to {args.trace}")
+        finally:  # What was found is shown even if it cannot be written.
+            if not args.quiet:
+                print("\n".join(filter(None, [str(plan), *said])))
         return _report_overflow(args, plan)
 
 
@@ -253,11 +249,14 @@ def _search_many(
 
     def finish(member: int, plan: "Plan") -> None:
         plan.verify(graphs[member])
-        plan, saved = save_better(plan, *outs[member])
-        if not args.quiet:
-            line = "; ".join(filter(None, [headline(plan), saved]))
-            tqdm.write(f"{files[member]}: {line}")  # Above a progress bar.
-            sys.stdout.flush()
+        saved = ""
+        try:
+            plan, saved = save_better(plan, *outs[member])
+        finally:  # What was found is shown even if it cannot be written.
+            if not args.quiet:
+                line = "; ".join(filter(None, [headline(plan), saved]))
+                tqdm.write(f"{files[member]}: {line}")  # Above a progress bar.
+                sys.stdout.flush()
         finished[member] = plan
 
     if args.workers is not None:

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import pathlib
 import re
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from regal_jax.cli import machine
 from regal_jax.cli.arguments import Subparsers, count, folder_name, seed
 from regal_jax.cli.clusters import cluster_of
 from regal_jax.cli.resume import Question, previous_results
-from regal_jax.cli.sources import load
+from regal_jax.cli.sources import load, made_folder
 from regal_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def _propose(args: argparse.Namespace) -> int:
     cluster = cluster_of(args)
     machine.use_all_cores()
     graph = load(args.file, args)
-    folder = None if args.out_dir is None else _folder(args.out_dir)
+    folder = None if args.out_dir is None else os.fspath(made_folder(args.out_dir))
     earlier = [] if folder is None else _earlier(folder, graph, cluster)
     found = propose(
         graph,
@@ -180,12 +179,3 @@ def _earlier(folder: str, graph: "ComputationGraph", cluster: "Cluster") -> list
     paths = [os.path.join(folder, name) for name in names]
     previous_results([graph] * len(paths), Question(cluster, "makespan", {}, ()), paths)
     return paths
-
-
-def _folder(path: str) -> str:
-    """Made before a long search, so that its result can be saved."""
-    try:
-        pathlib.Path(path).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"--out-dir: cannot make {path!r}: {error.strerror}; name another") from None
-    return path

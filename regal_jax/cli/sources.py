@@ -3,15 +3,17 @@
 import argparse
 import os
 import pathlib
+import tempfile
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.errors import ConfigError
+from regal_jax.storage.paths import path_text
 
 if TYPE_CHECKING:
     from regal_jax.graph import ComputationGraph
 
-__all__ = ["check_writable", "dimensions", "load", "refuse_file_options"]
+__all__ = ["check_writable", "dimensions", "load", "made_folder", "refuse_file_options"]
 
 
 def load(file: str | None, args: argparse.Namespace) -> "ComputationGraph":
@@ -77,7 +79,7 @@ def check_writable(*paths: str | None, inputs: Iterable[str | None] = ()) -> Non
             continue
         if not path:
             raise ConfigError("cannot write '': give the name of a file")
-        file = os.path.realpath(path)
+        file = os.path.realpath(path_text(path))
         if file in taken:
             raise ConfigError(f"cannot write {path!r}: it {taken[file]}; name another file")
         if os.path.isfile(file) or not os.path.exists(file):  # Otherwise a pipe or /dev/null, for example.
@@ -85,11 +87,44 @@ def check_writable(*paths: str | None, inputs: Iterable[str | None] = ()) -> Non
         folder = pathlib.Path(path).absolute().parent
         if not folder.is_dir():
             raise ConfigError(f"cannot write {path!r}: no folder {str(folder)!r}; make it first")
-        if pathlib.Path(path).exists() and not pathlib.Path(path).is_file():
-            blocked = pathlib.Path(path).is_dir() or not os.access(
-                path, os.W_OK
-            )  # Otherwise a pipe, for example.
+        special = os.path.exists(path) and not os.path.isfile(path)
+        if special:
+            blocked = os.path.isdir(path) or not os.access(path, os.W_OK)  # Otherwise a pipe, for example.
         else:
             blocked = not os.access(folder, os.W_OK)
         if blocked:
             raise ConfigError(f"cannot write {path!r}: it is a folder, or its folder is read-only")
+        if not special:
+            try:
+                _try_to_write(pathlib.Path(file))
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot write {path!r}: {error.strerror or error}; name another file"
+                ) from None
+
+
+def made_folder(path: str) -> pathlib.Path:
+    """The folder of ``--out-dir``, made and tried before a long search, so that its results can be saved.
+
+    Raises:
+      ConfigError: It cannot be made, or no file can be written in it.
+    """
+    folder = pathlib.Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _try_to_write(folder / "plan")
+    except OSError as error:
+        raise ConfigError(
+            f"--out-dir: cannot write in {path!r}: {error.strerror or error}; name another folder"
+        ) from None
+    return folder
+
+
+def _try_to_write(file: pathlib.Path) -> None:
+    """Makes and removes a file beside ``file``: permissions do not tell what a file system allows.
+
+    Raises:
+      OSError: It cannot be made.
+    """
+    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}."):
+        pass

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from regal_jax.errors import ConfigError
+from regal_jax.storage.atomic import writing
 
 __all__ = ["locked", "locked_file"]
 
@@ -19,14 +20,15 @@ def locked(folder: pathlib.Path) -> Iterator[None]:
 
     Raises:
       ConfigError: Another process holds it, or the folder is a file.
-      OSError: The folder cannot be made or written.
+      FormatError: The folder cannot be made or written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except FileExistsError:
-        raise ConfigError(f"{folder}: is a file; name a new folder") from None
+    with writing(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise ConfigError(f"{folder}: is a file; name a new folder") from None
     refusal = f"{folder}: another process is writing there; wait for it, or name another folder"
-    with _held(folder / ".lock", refusal):
+    with _held(folder / ".lock", folder, refusal):
         yield
 
 
@@ -36,19 +38,22 @@ def locked_file(path: pathlib.Path) -> Iterator[None]:
 
     Raises:
       ConfigError: Another process holds it.
-      OSError: The folder does not exist or cannot be written.
+      FormatError: The folder does not exist or cannot be written.
     """
     refusal = f"{path}: another process is writing it; wait for it, or name another file"
-    with _held(path.with_name(f".{path.name}.lock"), refusal):
+    with _held(path.with_name(f".{path.name}.lock"), path, refusal):
         yield
 
 
 @contextlib.contextmanager
-def _held(path: pathlib.Path, refusal: str) -> Iterator[None]:
-    """Holds the lock on the file ``path``, which exists meanwhile."""
+def _held(path: pathlib.Path, locks: pathlib.Path, refusal: str) -> Iterator[None]:
+    """Holds the lock on the file ``path``, which exists meanwhile; errors name what it ``locks``."""
     with contextlib.ExitStack() as files:
-        while not _lock(files.enter_context(open(path, "wb")), path, refusal):
-            pass
+        while True:
+            with writing(locks):
+                file = files.enter_context(open(path, "wb"))
+            if _lock(file, path, refusal):
+                break
         try:
             yield
         finally:
