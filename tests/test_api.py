@@ -337,6 +337,7 @@ def test_bad_arguments(graph):
         ({"time_limit": -1.0}, "time_limit"),
         ({"stall": 0}, "stall: .*at least 1"),
         ({"stall": "x"}, "stall"),
+        ({"stall": 2**31}, "stall: must be a whole number of at most 2147483647"),
         ({"stall": True}, "stall"),
         ({"colocate": 3}, "colocate: 3 must be a pattern such as"),
         ({"on_improvement": 3}, "on_improvement: 3 is no function"),

@@ -7,12 +7,13 @@ from typing import Any, Final
 import jax
 import numpy as np
 
-from regal_jax.checks import real, shown, whole
+from regal_jax.checks import check_kind, check_whole, real, shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan.files import cluster_document
 from regal_jax.problem import Bucket, rung
 from regal_jax.search import BrkgaConfig, SearchResult, Status, Stopping
+from regal_jax.search.config import MAX_EVALUATIONS
 from regal_jax.solve import graph_keys, solve
 from regal_jax.solvers.loop.batches import Share, make_batch
 
@@ -49,7 +50,7 @@ class RoomForImprovement:
         no evaluation on the set has.
 
     Raises:
-      ConfigError: A limit is invalid.
+      ConfigError: A value is invalid.
 
     References:
       The README of the paper's released data: "room for improvement".
@@ -65,13 +66,16 @@ class RoomForImprovement:
         least = _CONFIG.first_evaluations
         for name in ("low", "high"):
             value, bound = getattr(self, name), least if name == "low" else self.low + 1
-            if whole(value, bound) is None:
+            if whole(value, bound, MAX_EVALUATIONS) is None:
                 raise ConfigError(
-                    f"{name}: must be a whole number of evaluations, at least {shown(bound)}: {shown(value)}"
+                    f"{name}: must be a whole number of evaluations, from {bound} to {MAX_EVALUATIONS}: "
+                    f"{shown(value)}"
                 )
             object.__setattr__(self, name, whole(value))
         if real(self.improvement, above=0, below=1) is None:
             raise ConfigError(f"improvement: must be a share between 0 and 1, got {shown(self.improvement)}")
+        check_kind("cluster", self.cluster, Cluster)
+        object.__setattr__(self, "seed", check_whole("seed", self.seed, 0, 2**32 - 1))
 
     def as_document(self) -> dict[str, Any]:
         """For a manifest: plain values."""

@@ -147,7 +147,7 @@ class Settings:
             earlier=earlier,
             contract=contract,
             target=real(target),
-            stall=None if stall is None else check_whole("stall", stall, 1),
+            stall=None if stall is None else check_whole("stall", stall, 1, MAX_EVALUATIONS),
             time_limit=real(time_limit),
             progress=progress,
         )
