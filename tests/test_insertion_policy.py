@@ -295,6 +295,19 @@ def test_a_damaged_file_of_moves_is_named(tmp_path: pathlib.Path) -> None:
 
 
 @needs_numba
+def test_a_damaged_record_is_named_and_made_again(tmp_path: pathlib.Path) -> None:
+    result = train_insertion(SMALL, tmp_path, progress=False)
+    file = tmp_path / "metrics.jsonl"
+    first, second = file.read_text().splitlines(keepends=True)
+    file.write_text("{}}\n" + second)
+    with pytest.raises(FormatError, match=r"metrics\.jsonl: line 1 is damaged; delete it and train on"):
+        train_insertion(SMALL, tmp_path, progress=False)
+    file.write_text(second)
+    assert train_insertion(SMALL, tmp_path, progress=False) == result
+    assert file.read_text() == second + first
+
+
+@needs_numba
 def test_graphs_without_transfers_that_take_time_are_named(tmp_path: pathlib.Path) -> None:
     for changes in ({"generated_transfer": ("free", "blocking")}, {"ops": (1,)}):
         config = dataclasses.replace(SMALL, data=dataclasses.replace(SMALL.data, **changes))

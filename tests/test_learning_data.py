@@ -315,6 +315,12 @@ def test_no_step_is_there_twice_after_a_restart(tmp_path):
     assert steps(tmp_path) == [0]
 
 
+def test_a_damaged_record_is_named(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 0}\n{"step"\n{"step": 2}\n')
+    with pytest.raises(FormatError, match=r"metrics\.jsonl: line 2 is damaged; delete it and train on"):
+        write(tmp_path, 2, [3])
+
+
 def test_events_for_tensorboard(tmp_path):
     messages = importlib.import_module("tensorboardX.proto.event_pb2")
     write(tmp_path, -1, [0, 1, 2], tensorboard=True)

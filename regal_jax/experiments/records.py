@@ -60,7 +60,7 @@ class Records:
     """
 
     def __init__(self, folder: pathlib.Path) -> None:
-        self._lines = JsonLines(folder / RESULTS)
+        self._lines = JsonLines(folder / RESULTS, "run again")
         self._found: dict[tuple[str, str], dict[str, Any]] = {}
         for number, record in enumerate(self._lines.read(), 1):
             if not _is_result(record):

@@ -118,7 +118,7 @@ def _drawn(
 
 def _curve(path: str, kind: str) -> Curve:
     """The speed-ups in the records of one kind; those of training as means over windows of steps."""
-    records = JsonLines(pathlib.Path(path) / "metrics.jsonl").read()
+    records = JsonLines(pathlib.Path(path) / "metrics.jsonl", "train on").read()
     pairs = [(whole(r.get("step")), real(r.get("speedup"))) for r in records if r.get("kind") == kind]
     # A run that went on from a checkpoint has some steps twice; the later record counts.
     known = {step: speedup for step, speedup in pairs if step is not None and speedup is not None}

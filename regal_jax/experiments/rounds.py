@@ -41,7 +41,7 @@ def best_validation(path: str) -> float:
     """
     place = pathlib.Path(path)
     if place.is_dir():
-        lines = JsonLines(place / "metrics.jsonl").read()
+        lines = JsonLines(place / "metrics.jsonl", "train on").read()
         found = [line.get("improvement") for line in lines if line.get("kind") == "validation"]
     else:
         try:

@@ -154,7 +154,7 @@ def tune(
             return _best(graphs, clusters, points, options, None, progress, workers)
         path = pathlib.Path(results)
         with locked_file(path):
-            return _best(graphs, clusters, points, options, JsonLines(path), progress, workers)
+            return _best(graphs, clusters, points, options, JsonLines(path, "tune again"), progress, workers)
 
 
 def _best(

@@ -43,7 +43,7 @@ class Record:
         self._writer: Any = None
         if tensorboard:
             self._writer = event_writer()(str(folder / "tensorboard"), purge_step=step + 1)
-        self._lines = JsonLines(folder / "metrics.jsonl")
+        self._lines = JsonLines(folder / "metrics.jsonl", "train on")
         records = self._lines.read()
         for number, record in enumerate(records, 1):
             if not isinstance(record.get("step"), int):

@@ -139,7 +139,7 @@ def _read(path: pathlib.Path | None, settings: dict[str, Any]) -> dict[str, list
     known: dict[str, list[float]] = {}
     if path is None or not path.exists():
         return known
-    for number, record in enumerate(JsonLines(path).read(), 1):
+    for number, record in enumerate(JsonLines(path, "train on").read(), 1):
         try:
             entry = Field(record)
             if entry.get("settings").value == settings:

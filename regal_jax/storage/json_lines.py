@@ -21,10 +21,12 @@ class JsonLines:
 
     Args:
       path: The file; it need not exist.
+      then: What makes the object of a damaged line again after the line is deleted, for the error message.
     """
 
-    def __init__(self, path: pathlib.Path) -> None:
+    def __init__(self, path: pathlib.Path, then: str = "build again") -> None:
         self.path = path
+        self._then = then
 
     def read(self) -> list[dict[str, Any]]:
         """The objects.
@@ -40,7 +42,7 @@ class JsonLines:
             except ValueError:
                 record = None
             if not isinstance(record, dict):
-                raise FormatError(f"{self.path}: line {number} is damaged; delete it and build again")
+                raise FormatError(f"{self.path}: line {number} is damaged; delete it and {self._then}")
             records.append(record)
         return records
 

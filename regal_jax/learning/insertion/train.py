@@ -122,9 +122,9 @@ def train_insertion(
         before = _makespans(config, held_out, policy)
         found: list[tuple[float, int, InsertionPolicy, InsertionValidation]] = []
         moves: list[np.ndarray] = []
-        metrics = JsonLines(folder / METRICS)
+        metrics = JsonLines(folder / METRICS, "train on")
         metrics.mend()
-        known = len(metrics.read())
+        known = {record.get("step") for record in metrics.read()}
         for number in range(1, config.rounds + 1):
             one, file = dataclasses.replace(policy, candidates=1), folder / f"moves-{number}.npy"
             with progress_bar(progress, f"round {number}", len(pairs), 0) as bar:
@@ -133,7 +133,7 @@ def train_insertion(
             policy = fit(seen, config.ridge)
             best = _validated(before, _makespans(config, held_out, policy))
             found.append((best.improvement if held_out else number, number, policy, best))
-            if number > known:
+            if number not in known:
                 shorter = float(seen[:, -1].mean(dtype=np.float64))
                 metrics.append({"step": number, "moves": len(seen), "shorter": shorter, **best._asdict()})
             _, step, chosen, _ = max(found, key=lambda each: each[0])
