@@ -5,6 +5,7 @@ import io
 import json
 import pathlib
 import re
+import signal
 from typing import Any
 
 import numpy as np
@@ -292,6 +293,30 @@ def test_a_damaged_file_of_moves_is_named(tmp_path: pathlib.Path) -> None:
     file.unlink()
     assert train_insertion(SMALL, tmp_path, progress=False) == result
     assert file.read_bytes() == whole
+
+
+@needs_numba
+def test_an_interrupted_training_tells_what_it_has(tmp_path: pathlib.Path, monkeypatch: Any) -> None:
+    whole = train_insertion(SMALL, tmp_path / "whole", progress=False)
+    left = 0
+
+    def pressing(*given: Any) -> InsertionPolicy:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            signal.raise_signal(signal.SIGINT)
+        return fit(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("regal_jax.learning.insertion.train.fit", pressing)
+        left = 1
+        with pytest.raises(KeyboardInterrupt):
+            train_insertion(SMALL, tmp_path / "run", progress=False)
+        left = 2
+        result = train_insertion(SMALL, tmp_path / "run", progress=False)
+    assert (result.steps, result.best_step, result.finished) == (1, 1, False)
+    assert load_insertion_policy(tmp_path / "run" / "policy.toml") == result.policy
+    assert train_insertion(SMALL, tmp_path / "run", progress=False) == whole
 
 
 @needs_numba

@@ -119,10 +119,8 @@ def _train(args: argparse.Namespace) -> int:
         print("\n".join(_summary(result, args.out)))
     if result.finished:
         return 0
-    print(
-        f"regal-jax train: stopped after step {result.steps}; the same command resumes there",
-        file=sys.stderr,
-    )
+    step = f"{_steps_of(result)[:-1]} {result.steps}"
+    print(f"regal-jax train: stopped after {step}; the same command resumes there", file=sys.stderr)
     return TERMINATED if terminated() else INTERRUPTED
 
 
@@ -233,19 +231,25 @@ def _set(document: dict[str, Any], change: str) -> None:
     document[last] = value
 
 
+def _steps_of(result: "Result") -> str:
+    from regal_jax.learning.insertion import InsertionTrainResult
+
+    return "rounds" if isinstance(result, InsertionTrainResult) else "steps"
+
+
 def _summary(result: "Result", out: str) -> Sequence[str]:
     from regal_jax.learning import TrainResult
     from regal_jax.learning.insertion import InsertionTrainResult
     from regal_jax.learning.ordering import OrderTrainResult
 
     best: Mapping[str, float] = result.best._asdict()
-    other, steps, weights = "list scheduling", "steps", "policy.safetensors"
+    other, steps, weights = "list scheduling", _steps_of(result), "policy.safetensors"
     if isinstance(result, TrainResult):
         other = "the search without a policy"
     elif isinstance(result, OrderTrainResult):
         other = "least peak memory first"
     elif isinstance(result, InsertionTrainResult):
-        other, steps, weights = "list search without weights", "rounds", "policy.toml"
+        other, weights = "list search without weights", "policy.toml"
     return [
         f"{result.steps} {steps}; best after {steps[:-1]} {result.best_step}",
         f"  on the validation graphs {100 * best['improvement']:+.2f} % over {other} "

@@ -62,14 +62,14 @@ class InsertionTrainResult:
       best: Metrics of these weights.
       best_step: Round in which they were fitted.
       steps: Number of rounds made.
-      finished: Whether all rounds were made, which is always true: an interrupted run raises.
+      finished: Whether all rounds were made.
     """
 
     policy: InsertionPolicy
     best: InsertionValidation
     best_step: int
     steps: int
-    finished: bool = True
+    finished: bool
 
 
 @interruptible()
@@ -85,7 +85,7 @@ def train_insertion(
     The folder ``out`` gets ``config.json``, ``metrics.jsonl``, the moves of each round and ``policy.toml``
     (the weights that did best on the validation graphs; without any, the last ones). A run that was killed
     continues with the moves that are there when it is called again; its result is that of an uninterrupted
-    run.
+    run. Ctrl-C ends the run with the rounds that are made, or raises in the first one.
 
     Args:
       config: The run's settings.
@@ -127,11 +127,16 @@ def train_insertion(
         known = {record.get("step") for record in metrics.read()}
         for number in range(1, config.rounds + 1):
             one, file = dataclasses.replace(policy, candidates=1), folder / f"moves-{number}.npy"
-            with progress_bar(progress, f"round {number}", len(pairs), 0) as bar:
-                moves.append(_kept(file, config, pairs, one, number, bar.update))
-            seen = np.concatenate(moves)
-            policy = fit(seen, config.ridge)
-            best = _validated(before, _makespans(config, held_out, policy))
+            try:
+                with progress_bar(progress, f"round {number}", len(pairs), 0) as bar:
+                    moves.append(_kept(file, config, pairs, one, number, bar.update))
+                seen = np.concatenate(moves)
+                policy = fit(seen, config.ridge)
+                best = _validated(before, _makespans(config, held_out, policy))
+            except KeyboardInterrupt:
+                if not found:
+                    raise
+                break
             found.append((best.improvement if held_out else number, number, policy, best))
             if number not in known:
                 shorter = float(seen[:, -1].mean(dtype=np.float64))
@@ -139,7 +144,7 @@ def train_insertion(
             _, step, chosen, _ = max(found, key=lambda each: each[0])
             save_insertion_policy(folder / WEIGHTS, chosen, f"Round {step} of {config.rounds}.")
     _, step, policy, best = max(found, key=lambda each: each[0])
-    return InsertionTrainResult(policy, best, step, config.rounds)
+    return InsertionTrainResult(policy, best, step, len(found), len(found) == config.rounds)
 
 
 def fit(moves: np.ndarray, ridge: float) -> InsertionPolicy:
