@@ -346,6 +346,8 @@ def test_what_the_encoding_refuses():
     graph, cluster = generate("chain", 3, seed=0), Cluster.uniform(2)
     with pytest.raises(ConfigError, match="unknown 'x'; use one of chromosome, schedule"):
         optimize(graph, cluster, method=Brkga(encoding="x"))
+    with pytest.raises(ConfigError, match=r"unknown \{\}; use one of chromosome, schedule"):
+        optimize(graph, cluster, method=Brkga(encoding={}))
     problem = make_problem([graph], cluster)
     given = preferences(problem, random_genes(problem, np.random.default_rng(0)))
     with pytest.raises(ConfigError, match="'gpu' generates no schedules; use one of xla, host, pallas"):

@@ -8,12 +8,13 @@ import tomllib
 
 import numpy as np
 import pytest
+from learning_cases import GRAPHS, HELD_OUT
 
-from regal_jax.errors import ConfigError
-from regal_jax.learning import Baseline, DataConfig, OptimizerConfig, TaskConfig, TrainConfig
-from regal_jax.learning.gflownet import GflownetDataConfig, GflownetTrainConfig
-from regal_jax.learning.insertion import InsertionDataConfig, InsertionTrainConfig
-from regal_jax.learning.ordering import OrderDataConfig, OrderTrainConfig
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.learning import Baseline, DataConfig, OptimizerConfig, TaskConfig, TrainConfig, train
+from regal_jax.learning.gflownet import GflownetDataConfig, GflownetTrainConfig, train_gflownet
+from regal_jax.learning.insertion import InsertionDataConfig, InsertionTrainConfig, train_insertion
+from regal_jax.learning.ordering import OrderDataConfig, OrderOptimizerConfig, OrderTrainConfig, train_orders
 from regal_jax.plan import Objective
 from regal_jax.policies import (
     SHIPPED,
@@ -208,6 +209,9 @@ def test_python_gets_the_same_answers():
         (lambda: OptimizerConfig(steps=2.5), "optimizer.steps"),
         (lambda: OptimizerConfig(clip="1"), "optimizer.clip"),
         (lambda: OptimizerConfig(entropy=-(10**5000)), "optimizer.entropy: is a whole number of 16610 bits"),
+        (lambda: TaskConfig(encoding={}), "task.encoding: is {}; use one of chromosome, schedule"),
+        (lambda: TaskConfig(transfer=None), "task.transfer: give a str, got NoneType"),
+        (lambda: OrderOptimizerConfig(standardise="no"), "optimizer: standardise is 'no'; give true or"),
         (lambda: TrainConfig(policy=5), "policy: give a PolicyConfig, got int"),
         (lambda: TrainConfig.from_document([]), r"settings: is \[\]; give a table of settings"),
         (lambda: dataclasses.replace(TrainConfig(), seed=-1), "seed"),
@@ -229,7 +233,36 @@ def test_sets_are_texts_and_tables_are_settings(config, data):
     for given in (3, None, [3], [["a"]], {"a": 1}):
         with pytest.raises(ConfigError, match=r"^data\.train: is .*; give a text, or a list of texts$"):
             data(train=given)
+    for given in ([""], ["a", ""], ("",)):
+        with pytest.raises(ConfigError, match=r"^data\.train: is .*, with an empty text; leave it out$"):
+            data(train=given)
     assert data(train="").train == ()
     assert data(train="a").train == data(train=pathlib.Path("a")).train == data(train=["a"]).train == ("a",)
     with pytest.raises(ConfigError, match=f"^data: give an? {data.__name__}, got int$"):
         config(data=5)
+
+
+@pytest.mark.parametrize("config", [TrainConfig, OrderTrainConfig, GflownetTrainConfig])
+def test_a_start_is_the_path_of_a_file(config):
+    assert config(start=pathlib.Path("a")) == config(start="a")
+    for given in (None, 3, b"a", ["a"]):
+        with pytest.raises(ConfigError, match=r"^start: is .*; give the path of a file, or leave it out$"):
+            config(start=given)
+
+
+@pytest.mark.parametrize(
+    ("run", "config"),
+    [
+        (lambda *given: train(given[0], GRAPHS, HELD_OUT, given[1]), TrainConfig()),
+        (train_orders, OrderTrainConfig()),
+        (train_gflownet, GflownetTrainConfig()),
+        (train_insertion, InsertionTrainConfig(data=InsertionDataConfig(families=("layered",)))),
+    ],
+    ids=["regal", "topoformer", "gflownet", "insertion"],
+)
+def test_a_run_has_a_folder_with_a_name(run, config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for out, said in (("", "'' names no folder"), (3, "got int"), ("a\0", "no file can have such a name")):
+        with pytest.raises(FormatError, match=said):
+            run(config, out)
+    assert not list(tmp_path.iterdir())

@@ -11,9 +11,9 @@ import pytest
 from learning_cases import GRAPHS, HELD_OUT, tiny_config
 
 from regal_jax.corpus import build_corpus
-from regal_jax.datasets import generate
-from regal_jax.errors import ConfigError
-from regal_jax.experiments import EvaluationConfig, run_evaluation, tune
+from regal_jax.datasets import build_set, generate
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.experiments import EvaluationConfig, report, run_evaluation, tune
 from regal_jax.graph import Cluster
 from regal_jax.importers import save_graph
 from regal_jax.learning import train
@@ -50,6 +50,19 @@ HOLDING = """
         pathlib.Path("inside").touch()
         time.sleep(600)
     """
+
+
+def test_a_folder_without_a_name_is_not_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for write in (
+        lambda: build_set("", sizes={"train": 1}),
+        lambda: build_corpus(""),
+        lambda: run_evaluation(EvaluationConfig(graphs="sample"), ""),
+        lambda: report(""),
+    ):
+        with pytest.raises(FormatError, match="'' names no folder; give the name of one"):
+            write()
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture

@@ -34,6 +34,7 @@ from regal_jax.runtime.cores import available_cores
 from regal_jax.runtime.interrupts import first_interrupt_waits
 from regal_jax.storage.json_lines import JsonLines
 from regal_jax.storage.locks import locked
+from regal_jax.storage.paths import folder_path
 
 __all__ = ["Settings", "build_corpus"]
 
@@ -106,7 +107,7 @@ def build_corpus(
     if split is not None and new_families:
         raise ConfigError("split, new_families: new families have no split in the table; give one of the two")
     find_profile(profile)
-    root = pathlib.Path(folder)
+    root = folder_path(folder)
     with (
         _one_line_for_the_disk(root),
         locked(root),

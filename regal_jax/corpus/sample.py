@@ -21,6 +21,7 @@ from regal_jax.plan import contract
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.json_lines import JsonLines
 from regal_jax.storage.locks import locked
+from regal_jax.storage.paths import folder_path
 
 __all__ = ["write_sample"]
 
@@ -60,7 +61,7 @@ def write_sample(
     for what, number in (("graphs", graphs), ("max_bytes", max_bytes), ("max_ops", max_ops)):
         if number < 1:
             raise ConfigError(f"{what}: {number} must be at least 1")
-    source, target = pathlib.Path(folder), pathlib.Path(out)
+    source, target = pathlib.Path(folder), folder_path(out)
     records = corpus_records(source)
     profile = (read_corpus(source) or {})["settings"]["profile"]
     _refuse_others(target)

@@ -32,6 +32,7 @@ from regal_jax.importers import format_cost_graph
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.locks import locked
+from regal_jax.storage.paths import folder_path
 
 __all__ = ["SIZES", "build_set"]
 
@@ -98,7 +99,7 @@ def build_set(
       ConfigError: A setting is invalid or differs from those of the build, or the folder has other files.
       FormatError: A file cannot be written, for example on a full disk. A new call resumes the build.
     """
-    root, recipe = pathlib.Path(root), recipe or Recipe()
+    root, recipe = folder_path(root), recipe or Recipe()
     sizes = dict.fromkeys(SPLITS, 0) | dict(SIZES if sizes is None else sizes)
     batch = min(_BLOCK, 2 * max(sizes.values())) if batch is None else batch
     _check(sizes, seed, jobs, batch)

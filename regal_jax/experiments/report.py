@@ -33,6 +33,7 @@ from regal_jax.experiments.rounds import validation_over_rounds
 from regal_jax.experiments.statistics import bootstrap
 from regal_jax.experiments.tables import as_csv, graphs_csv, row_fields, table_markdown
 from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.paths import folder_path
 from regal_jax.viz import (
     plot_entropies,
     plot_improvements,
@@ -78,7 +79,7 @@ def report(out: str | os.PathLike[str]) -> Report:
       FormatError: There is no evaluation or no result, or a result is damaged.
       OSError: A file cannot be written.
     """
-    folder = pathlib.Path(out)
+    folder = folder_path(out)
     document = read_evaluation(folder)
     if document.get("config", {}).get("suite") == "robust-scheduling":
         return _robust(folder, document)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from regal_jax.programs import given_up
 from regal_jax.programs.words import source_word
 from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
 from regal_jax.storage.locks import locked
+from regal_jax.storage.paths import folder_path
 
 __all__ = ["Outcome", "run_evaluation"]
 
@@ -68,7 +68,7 @@ def run_evaluation(
       >>> run_evaluation(config, "results").finished
       True
     """
-    folder = pathlib.Path(out)
+    folder = folder_path(out)
     if engine != "local" and config.suite not in _ON_ENGINES:
         raise ConfigError(f"engine: the suite {config.suite!r} runs in this process; leave the engine out")
     if config.suite == "robust-scheduling":

@@ -103,8 +103,8 @@ def transfer_times(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
         total = times.max(axis=1).sum() * cluster.num_devices + longest.sum()
     if not np.isfinite(total):
         raise ClusterError(
-            f"cluster: links of {cluster.over} make the transfers of graph {graph.name!r} endless; "
-            "check their units"
+            f"cluster: the transfers of graph {graph.name!r} over {cluster.over} are endless; check the "
+            "units of the links"
         )
     return times
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from regal_jax.checks import shown
+from regal_jax.checks import check_kind, shown
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.even_split import even_split
@@ -15,6 +15,7 @@ from regal_jax.learning.settings import (
     above_fields,
     least_fields,
     member_field,
+    path_field,
     table_fields,
     text_fields,
     whole_fields,
@@ -73,14 +74,15 @@ class TaskConfig:
 
     def __post_init__(self) -> None:
         member_field(self, "task", "objective", Objective)
-        if self.encoding not in ENCODINGS:
-            raise ConfigError(f"task.encoding: is {self.encoding!r}; use one of {', '.join(ENCODINGS)}")
+        if not isinstance(self.encoding, str) or self.encoding not in ENCODINGS:
+            raise ConfigError(f"task.encoding: is {shown(self.encoding)}; use one of {', '.join(ENCODINGS)}")
         whole_fields(self, "task", evaluations=1)
         least_fields(self, "task", capacity=0)
         if self.capacity and self.memory != "inf":
             raise ConfigError(
                 f"task.memory, task.capacity: are {shown(self.memory)} and {self.capacity}; leave one out"
             )
+        check_kind("task.transfer", self.transfer, str)
         self.cluster(1)
 
     def cluster_of(self, graph: ComputationGraph, devices: int) -> Cluster:
@@ -230,6 +232,7 @@ class TrainConfig(SystemConfig):
 
     def __post_init__(self) -> None:
         table_fields(self)
+        path_field(self, "start")
         whole_fields(self, "", seed=0)
         if self.policy.objective is not self.task.objective:
             raise ConfigError(

@@ -21,6 +21,7 @@ __all__ = [
     "build",
     "least_fields",
     "member_field",
+    "path_field",
     "plain",
     "table_fields",
     "text_fields",
@@ -161,6 +162,15 @@ def above_fields(config: Any, path: str, **limits: float) -> None:
         object.__setattr__(config, field, number)
 
 
+def path_field(config: Any, field: str) -> None:
+    """Converts the field, the path of a file or an empty text, to a text."""
+    value = getattr(config, field)
+    text = os.fspath(value) if isinstance(value, os.PathLike) else value
+    if not isinstance(text, str):
+        raise ConfigError(f"{field}: is {shown(value)}; give the path of a file, or leave it out")
+    object.__setattr__(config, field, text)
+
+
 def text_fields(config: Any, path: str, *fields: str) -> None:
     """Converts the fields, each a text or a list of texts, to tuples; an empty text is an empty one."""
     for field in fields:
@@ -172,7 +182,11 @@ def _texts(value: Any, where: str) -> tuple[str, ...]:
     texts = tuple(os.fspath(text) if isinstance(text, os.PathLike) else text for text in given)
     if not all(isinstance(text, str) for text in texts):
         raise ConfigError(f"{where}: is {shown(value)}; give a text, or a list of texts")
-    return texts if value != "" else ()
+    if value == "":
+        return ()
+    if "" in texts:
+        raise ConfigError(f"{where}: is {shown(value)}, with an empty text; leave it out")
+    return texts
 
 
 def table_fields(config: Any) -> None:

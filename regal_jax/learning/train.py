@@ -34,6 +34,7 @@ from regal_jax.learning.step import Learner, TrainState, train_step
 from regal_jax.learning.validate import Validation, validate
 from regal_jax.policies import Policy, load_policy, save_policy
 from regal_jax.runtime.interrupts import interruptible
+from regal_jax.storage.paths import folder_path
 
 __all__ = ["TrainResult", "train"]
 
@@ -116,7 +117,7 @@ def train(
     """
     if tensorboard:
         event_writer()  # Fail early if it is missing: references, which come first, take hours.
-    folder = pathlib.Path(out)
+    folder = folder_path(out)
     mesh = mesh_for(config.optimizer.batch, devices)
     with naming_lost_processes():
         shares = [GraphShare.of(chosen) for chosen in (graphs, validation)]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import pathlib
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     import pandas
 
     from regal_jax.gflownet import SchedulePolicy
+from regal_jax.storage.paths import folder_path
 
 __all__ = ["Proposals", "propose"]
 
@@ -98,7 +98,7 @@ class Proposals:
           FormatError: A file cannot be written, or the folder cannot be made.
         """
         with writing(folder):
-            path = pathlib.Path(folder)
+            path = folder_path(folder)
             path.mkdir(parents=True, exist_ok=True)
         names = [f"plan-{i:03d}.json" for i in range(len(self.plans))]
         for name, plan in zip(names, self.plans, strict=True):

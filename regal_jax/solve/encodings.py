@@ -176,7 +176,7 @@ def encoding_of(name: str) -> Encoding:
     Raises:
       ConfigError: There is none.
     """
-    if name not in ENCODINGS:
+    if not isinstance(name, str) or name not in ENCODINGS:
         raise ConfigError(f"encoding: unknown {name!r}; use one of {', '.join(ENCODINGS)}")
     return ENCODINGS[name]
 

@@ -13,6 +13,7 @@ from regal_jax.learning.settings import (
     above_fields,
     least_fields,
     member_field,
+    path_field,
     table_fields,
     text_fields,
     whole_fields,
@@ -211,6 +212,7 @@ class GflownetTrainConfig(SystemConfig):
 
     def __post_init__(self) -> None:
         table_fields(self)
+        path_field(self, "start")
         whole_fields(self, "", seed=0)
         loss = self.optimizer.loss
         model = dataclasses.replace(self.model, partition=loss is Loss.BALANCE, value=loss is Loss.PPO)

@@ -38,6 +38,7 @@ from regal_jax.learning.record import event_writer
 from regal_jax.plan import Objective
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 from regal_jax.solve import graph_keys
+from regal_jax.storage.paths import folder_path
 
 __all__ = ["GflownetTrainResult", "GflownetValidation", "train_gflownet"]
 
@@ -136,7 +137,7 @@ def train_gflownet(
     """
     if tensorboard:
         event_writer()
-    folder = pathlib.Path(out)
+    folder = folder_path(out)
     mesh = mesh_for(config.optimizer.trajectories, devices)
     cluster = Cluster.uniform(config.model.devices, transfer="free")
     sets = chosen_sets(config.data, cluster)

@@ -24,6 +24,7 @@ from regal_jax.runtime.compiling import usable
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.json_lines import JsonLines
+from regal_jax.storage.paths import folder_path
 
 __all__ = ["InsertionTrainResult", "InsertionValidation", "train_insertion"]
 
@@ -111,7 +112,7 @@ def train_insertion(
     """
     if not usable():
         raise ConfigError("system: the training of insertion policies needs Numba; pip install numba")
-    folder = pathlib.Path(out)
+    folder = folder_path(out)
     sets = [_chosen(config, split) for split in _WORDS]
     identity = run_identity({**config.as_document(), "start": ""}, *sets)
     with folder_of_run(folder, identity):

@@ -9,11 +9,13 @@ from regal_jax.learning.settings import (
     SystemConfig,
     above_fields,
     least_fields,
+    path_field,
     table_fields,
     text_fields,
     whole_fields,
 )
 from regal_jax.ordering import Decoder, TopoformerConfig
+from regal_jax.policies.checks import flag
 
 __all__ = ["OrderDataConfig", "OrderOptimizerConfig", "OrderTrainConfig"]
 
@@ -109,6 +111,7 @@ class OrderOptimizerConfig:
         whole_fields(self, "optimizer", checkpoint_every=1)
         least_fields(self, "optimizer", logit_norm=0)
         above_fields(self, "optimizer", learning_rate=0, clip=0, decay=0)
+        flag("optimizer", "standardise", self.standardise)
         if self.standardise and self.samples < 2:
             raise ConfigError(
                 "optimizer.samples: is 1, but standardise needs at least 2 orders per graph; raise it"
@@ -144,6 +147,7 @@ class OrderTrainConfig(SystemConfig):
 
     def __post_init__(self) -> None:
         table_fields(self)
+        path_field(self, "start")
         whole_fields(self, "", seed=0)
         if self.optimizer.logit_norm and self.model.decoder is Decoder.AUTOREGRESSIVE:
             raise ConfigError(

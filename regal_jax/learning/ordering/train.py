@@ -31,6 +31,7 @@ from regal_jax.learning.record import event_writer
 from regal_jax.learning.sets import load_sets
 from regal_jax.ordering import Topoformer, load_topoformer, save_topoformer
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
+from regal_jax.storage.paths import folder_path
 
 __all__ = ["OrderTrainResult", "OrderValidation", "train_orders"]
 
@@ -128,7 +129,7 @@ def train_orders(
     """
     if tensorboard:
         event_writer()
-    folder = pathlib.Path(out)
+    folder = folder_path(out)
     mesh = mesh_for(config.optimizer.batch, devices)
     remark = "; orders are for one device"
     sets = [load_sets(config.data, split, [ONE_DEVICE], remark) for split in ("train", "validation")]
