@@ -213,6 +213,20 @@ def test_a_plan_of_the_solver_that_meets_the_bound_is_optimal() -> None:
     assert plan.provenance["found_by"] == "cp-sat"
 
 
+@pytest.mark.skipif(not usable(), reason="BRKGA finds another plan")
+def test_a_plan_of_the_solver_that_reaches_the_target_is_told() -> None:
+    graph = generate("layered", 14, seed=0)
+    cluster = Cluster.uniform(4, transfer="delay:latency=5us,bandwidth=10GB/s")
+    without = optimize(graph, cluster, method=Auto(prove=False), evaluations=2000, progress=False)
+    plan = optimize(graph, cluster, evaluations=2000, progress=False)
+    assert plan.makespan < without.makespan
+    for target, stopped in ((plan.makespan, "target"), (plan.makespan / 1.001, "budget")):
+        found = optimize(graph, cluster, evaluations=2000, target=target, progress=False)
+        assert (found.makespan, found.optimal) == (plan.makespan, False)
+        assert found.provenance["stopped"] == stopped
+        assert found.provenance["found_by"] == "cp-sat"
+
+
 def _told(worst: Plan) -> Callable[..., Plan]:
     """`finished_plan` with another plan, as if a heuristic had found it and nothing were better."""
 

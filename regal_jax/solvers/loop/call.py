@@ -192,8 +192,11 @@ class Call:
         said["seconds"] = round(plan.provenance["seconds"] + clock.spent, 6)
         if made.sort_key < plan.sort_key:
             said.pop("best_from", None)
+            target = self._settings.target
             if made.optimal:
                 said["stopped"] = "optimal"
+            elif target is not None and made.feasible and made.objective_value <= target:
+                said["stopped"] = "target"
             if "history" in said:
                 said["history"] = ended_with(said["history"], said["evaluations"], made)
         return dataclasses.replace(made, provenance=said)
