@@ -319,6 +319,25 @@ def test_what_cannot_be_written_or_meant_is_refused_before_the_search(
 
 
 @pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (["optimize", "--seed", "1", "--pin", "a=0", "--pin", "b=0", "--seed=1"], "--seed"),
+        (["order", "--method", "beam", "--method", "auto"], "--method"),
+        (["optimize", "--contract", "--quiet", "--quiet", "--no-contract"], "--contract/--no-contract"),
+        (["evaluate", "--out", "a", "--graphs", "b", "--graphs", "c"], "--graphs"),
+        (["dataset", "build", "--out", "a", "--out", "b"], "--out"),
+    ],
+)
+def test_an_option_that_names_one_thing_is_given_once(command, option, capsys):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        run(*command)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"error: argument {option}: is given twice; give it once; try regal-jax {command[0]}" in said.err
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("options", "expected"),
     [
         ((), Cluster.uniform(2)),

@@ -19,7 +19,9 @@ def run(*args):
 
 
 def build(*args):
-    return run("dataset", "build", "--train", 3, "--validation", 1, "--test", 1, "--out", "set", *args)
+    given = {"--train": 3, "--validation": 1, "--test": 1, "--out": "set"}
+    options = [part for option in given.items() if option[0] not in args for part in option]
+    return run("dataset", "build", *options, *args)
 
 
 def test_build_and_show(capsys):

@@ -76,7 +76,8 @@ def _here(tmp_path, monkeypatch):
 
 
 def run(*args):
-    return main(["train", "there/run.toml", "--out", "run", *map(str, args)])
+    out = [] if "--out" in args else ["--out", "run"]
+    return main(["train", "there/run.toml", *out, *map(str, args)])
 
 
 def test_a_run_is_interrupted_goes_on_and_is_done(capsys, monkeypatch):

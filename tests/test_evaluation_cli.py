@@ -61,7 +61,7 @@ def test_arguments_go_before_the_file(capsys):
     [
         ((), "--graphs: give the path"),
         (("--graphs", "nowhere"), "nowhere"),
-        ((*QUICK, "--methods", "magic"), "unknown 'magic'"),
+        (("--graphs", "set", "--methods", "magic"), "unknown 'magic'"),
         ((*QUICK, "--config", "none.toml"), "none.toml: cannot be read as TOML"),
         ((*QUICK, "--memory", "much"), "much"),
         ((*QUICK, "--weights", "regal=nofile"), "weights: the suite 'regal' takes none; give a policy"),

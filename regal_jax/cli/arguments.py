@@ -16,11 +16,49 @@ __all__ = [
 ]
 
 
+def _once(kind: type[argparse.Action]) -> type[argparse.Action]:
+    """Actions of a kind that refuse an option that is given twice, of which only the last would count."""
+
+    class Once(kind):
+        def __call__(
+            self,
+            parser: argparse.ArgumentParser,
+            namespace: argparse.Namespace,
+            values: Any,
+            option_string: str | None = None,
+        ) -> None:
+            if option_string is not None and isinstance(parser, OneLineParser):
+                if self.dest in parser.given:
+                    raise argparse.ArgumentError(self, "is given twice; give it once")
+                parser.given.add(self.dest)
+            super().__call__(parser, namespace, values, option_string)
+
+    return Once
+
+
 class OneLineParser(argparse.ArgumentParser):
-    """A parser that reports an error in one line and accepts no abbreviated options."""
+    """A parser that reports an error in one line, and accepts no abbreviated options and none twice.
+
+    Lists (``action="append"``) may be given several times; so may flags, which mean the same then.
+
+    Attributes:
+      given: Names of the options with a value that were given so far.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
+        self.given: set[str] = set()
+        store: Any = self._registry_get("action", "store")
+        for name, kind in (
+            (None, store),
+            ("store", store),
+            (argparse.BooleanOptionalAction, argparse.BooleanOptionalAction),
+        ):
+            self.register("action", name, _once(kind))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self.given.clear()
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: error: {message}; try {self.prog} --help", file=sys.stderr)
