@@ -69,7 +69,7 @@ def test_the_process_ends_without_looking_for_garbage(stg, monkeypatch):
     monkeypatch.setattr(machine, "atexit", hooks)
     for _ in range(2):
         assert run("optimize", stg, "--method", "bfs", "--quiet") == 0
-    assert at_the_end == [gc.freeze]
+    assert at_the_end == [machine._end]
 
 
 def test_optimize_keeps_its_contract(stg, tmp_path, capsys):

@@ -12,10 +12,12 @@ import time
 import pytest
 
 from regal_jax.cli import main
+from regal_jax.cli import optimize as command
 from regal_jax.datasets import generate
 from regal_jax.importers import load_graph, save_graph
 from regal_jax.plan import Plan
 from regal_jax.plan.summary import headline
+from regal_jax.runtime.interrupts import check_interrupt
 
 
 @pytest.fixture(autouse=True)
@@ -140,6 +142,7 @@ if cores:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:cores])
 import regal_jax.solvers.loop.call as call
 from regal_jax.cli import main
+from regal_jax.cli import optimize as command
 solve, sizes = call.solve_in_parts, []
 def noting(*args, mesh, **options):
     sizes.append(1 if mesh is None else mesh.size)
@@ -229,12 +232,29 @@ def test_sigterm_saves_what_there_is_and_exits_143(background):
 def test_sigterm_before_there_is_a_plan(monkeypatch, capsys):
     def ended(*_, **__):
         signal.raise_signal(signal.SIGTERM)
+        check_interrupt()
 
     monkeypatch.setattr("regal_jax.api.optimize", ended)
     assert run("a.json", "--out", "p.json", "--quiet") == 143
     assert capsys.readouterr().err == "regal-jax: terminated\n"
     assert not os.path.exists("p.json")
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "said"), [(signal.SIGTERM, 143, "terminated"), (signal.SIGINT, 130, "interrupted")]
+)
+def test_a_signal_at_the_very_end_is_the_exit_code(monkeypatch, capsys, number, code, said):
+    searched = command._searched
+
+    def pressing(*args):
+        searched(*args)
+        signal.raise_signal(number)
+
+    monkeypatch.setattr(command, "_searched", pressing)
+    assert run("a.json", "--method", "bfs", "--out", "p.json", "--quiet") == code
+    assert capsys.readouterr().err == f"regal-jax: {said}\n"
+    assert Plan.load("p.json").provenance["method"] == "bfs"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])

@@ -8,11 +8,13 @@ import pytest
 
 from regal_jax.cli import main
 from regal_jax.cli import optimize as command
+from regal_jax.cli import watch as watching
 from regal_jax.cli.watch import Incoming
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.importers import save_graph
 from regal_jax.plan import Plan
+from regal_jax.runtime.interrupts import check_interrupt
 from regal_jax.solvers.loop.call import Call
 
 
@@ -32,13 +34,14 @@ def after(monkeypatch, *events):
     """Runs one of ``events`` whenever the command would sleep, and interrupts it after the last."""
     left = list(events)
 
-    def sleep(_):
+    def pause(_):
         if left:
             left.pop(0)()
         else:
             signal.raise_signal(signal.SIGINT)
+            check_interrupt()
 
-    monkeypatch.setattr(command.time, "sleep", sleep)
+    monkeypatch.setattr(command, "pause", pause)
     return left
 
 
@@ -146,7 +149,7 @@ def test_a_plan_that_does_not_fit_is_the_exit_code(monkeypatch, capsys):
 
 def test_sigterm_ends_it(monkeypatch, capsys):
     put("a.json")
-    monkeypatch.setattr(command.time, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(watching.time, "sleep", lambda _: signal.raise_signal(signal.SIGTERM))
     assert watch() == 143
     capsys.readouterr()
 

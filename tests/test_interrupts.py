@@ -5,6 +5,8 @@ import dataclasses
 import importlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -506,3 +508,34 @@ def test_an_interrupted_filter_decides_nothing(graphs, monkeypatch):
     monkeypatch.setattr(improvement, "solve", lambda *a, **k: own(*a, **k, callback=lambda _: press()))
     with pytest.raises(KeyboardInterrupt):
         RoomForImprovement(low=200, high=400)(graphs)
+
+
+@pytest.mark.parametrize(("module", "lost"), [("regal_jax.cli.parser", "()"), ("jax", "KeyboardInterrupt")])
+def test_ctrl_c_while_the_command_loads_its_modules_ends_it_in_one_line(module, lost, tmp_path):
+    # Some packages lose exceptions, or end the process, where their compiled modules call Python.
+    code = f"""
+import os, signal, sys
+
+class Pressing:
+    def find_spec(name, *_):
+        if name == {module!r}:
+            try:
+                os.kill(os.getpid(), signal.SIGINT)
+            except {lost}:
+                pass
+
+sys.meta_path.insert(0, Pressing)
+from regal_jax.cli import main
+sys.exit(main(["optimize", "graph.json", "--quiet"]))
+"""
+    save_graph(generate("chain", 5, seed=0), tmp_path / "graph.json")
+    (tmp_path / "press.py").write_text(code)
+    done = subprocess.run(
+        [sys.executable, "press.py"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "regal-jax: interrupted\n")

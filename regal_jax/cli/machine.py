@@ -4,6 +4,7 @@ import atexit
 import contextlib
 import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from typing import Final, NoReturn
@@ -31,9 +32,18 @@ def rare_collections() -> Iterator[None]:
 
 
 def end_quickly() -> None:
-    """Makes the process end without a last garbage collection; the system frees its memory anyway."""
-    atexit.unregister(gc.freeze)  # Once, however often the command has run in this process.
-    atexit.register(gc.freeze)
+    """Makes the process end without a last garbage collection; the system frees its memory anyway.
+
+    Ctrl-C then ends it without a traceback through the packages that clean up.
+    """
+    atexit.unregister(_end)  # Once, however often the command has run in this process, and first of all.
+    atexit.register(_end)
+
+
+def _end() -> None:
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    gc.freeze()
 
 
 def end_at_once(code: int) -> NoReturn:

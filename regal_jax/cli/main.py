@@ -20,6 +20,7 @@ from regal_jax.cli import machine
 from regal_jax.cli.parser import build_parser
 from regal_jax.cli.streams import steady_streams
 from regal_jax.errors import InfeasiblePlanWarning, ResourceError
+from regal_jax.runtime.interrupts import interruptible
 
 __all__ = ["main"]
 
@@ -38,20 +39,23 @@ def main(argv: Sequence[str] | None = None) -> int:
       The exit code.
     """
     with steady_streams():
-        return _run(build_parser().parse_args(argv))
+        try:
+            return _run(build_parser().parse_args(argv))
+        except KeyboardInterrupt:
+            print("regal-jax: interrupted", file=sys.stderr)
+            return 130
+        finally:
+            machine.end_quickly()
 
 
 def _run(args: argparse.Namespace) -> int:
-    machine.end_quickly()
     try:
-        with warnings.catch_warnings(action="always", category=UserWarning):
+        # Within the import of a compiled module, an interrupt could end the process with a core dump.
+        with interruptible(), warnings.catch_warnings(action="always", category=UserWarning):
             warnings.showwarning = _show_warning
             # The commands report this themselves.
             warnings.simplefilter("ignore", InfeasiblePlanWarning)
             return args.run(args)
-    except KeyboardInterrupt:
-        print("regal-jax: interrupted", file=sys.stderr)
-        return 130
     except BrokenPipeError:  # The reader of a pipe that a result was written to (--out /dev/stdout) has gone.
         return 0
     except (ValueError, ImportError, OSError, ResourceError) as error:

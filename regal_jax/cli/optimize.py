@@ -5,7 +5,6 @@ import contextlib
 import os
 import pathlib
 import sys
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +13,10 @@ from regal_jax.cli.clusters import cluster_of
 from regal_jax.cli.resume import Previous, Question, previous_results, save_better
 from regal_jax.cli.sources import check_writable, load, made_folder
 from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
-from regal_jax.cli.watch import Incoming
+from regal_jax.cli.watch import Incoming, pause
 from regal_jax.engines import check_engine_name, opened
 from regal_jax.errors import ConfigError
-from regal_jax.runtime.interrupts import first_interrupt_waits
+from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
 from regal_jax.storage.locks import locked
 
 if TYPE_CHECKING:
@@ -36,7 +35,8 @@ def optimize(args: argparse.Namespace) -> int:
     """``regal-jax optimize``."""
     with machine.rare_collections(), sigterm_acts_like_ctrl_c() as terminated:
         try:
-            code = _optimize(args)
+            with interruptible():
+                code = _optimize(args)
         except KeyboardInterrupt:
             if not terminated():
                 raise
@@ -288,7 +288,7 @@ def _watched(args: argparse.Namespace, cluster: "Cluster") -> int:
                 if interrupted:
                     break
             else:
-                time.sleep(args.every)
+                pause(args.every)
     except KeyboardInterrupt:
         pass
     return code

@@ -13,6 +13,7 @@ from regal_jax.cli import machine
 from regal_jax.cli.arguments import Subparsers, count, folder_name
 from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
 from regal_jax.errors import ConfigError, FormatError, ProcessLostError
+from regal_jax.runtime.interrupts import interruptible
 from regal_jax.storage.documents import parse_toml, read_toml
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ def add_train(subparsers: Subparsers) -> None:
 def _train(args: argparse.Namespace) -> int:
     with sigterm_acts_like_ctrl_c() as terminated:
         try:
-            result = _result(args)
+            with interruptible():
+                result = _result(args)
         except KeyboardInterrupt:
             if not terminated():
                 raise

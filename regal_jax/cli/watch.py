@@ -2,12 +2,17 @@
 
 import os
 import pathlib
+import time
 from collections.abc import Callable
 
 from regal_jax.errors import ConfigError
+from regal_jax.runtime.deadline import Deadline
+from regal_jax.runtime.interrupts import check_interrupt
 
-__all__ = ["Incoming"]
+__all__ = ["Incoming", "pause"]
 
+_SLICE = 0.1
+"""Seconds until a pause notes Ctrl-C."""
 _Stamp = tuple[int, int, int]
 
 
@@ -60,3 +65,15 @@ class Incoming:
                 f"--watch: cannot read the folder {str(self._folder)!r}: {error.strerror}; name another"
             ) from None
         return found
+
+
+def pause(seconds: float) -> None:
+    """Sleeps, until Ctrl-C at most.
+
+    Raises:
+      KeyboardInterrupt: Ctrl-C was pressed.
+    """
+    time_left = Deadline(seconds)
+    while not time_left.over:
+        time.sleep(min(time_left.left or 0.0, _SLICE))
+        check_interrupt()
