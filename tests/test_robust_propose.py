@@ -1,6 +1,7 @@
 """`propose`, `select` and the targets; the command."""
 
 import json
+import signal
 import warnings
 
 import jax
@@ -371,6 +372,23 @@ def test_the_command_saves_all_plans_and_the_best_on_the_target(graph_file, tmp_
     assert json.loads((out / "plan-000.json").read_text())["objective"] == str(Objective.MAKESPAN)
     assert run(graph_file, *options, "--quiet") == 0
     assert capsys.readouterr().out == ""
+
+
+def test_ctrl_c_when_the_plans_are_there_lets_them_be_saved(graph_file, tmp_path, monkeypatch):
+    out = tmp_path / "plans"
+    options = ["--source", "list-scheduling", "--count", 20, "--quiet", "--out-dir", out]
+    assert run(graph_file, *options, "--keep", 3) == 0
+    verify, calls = Plan.verify, []
+
+    def pressing(plan, graph):
+        calls.append(plan)
+        if len(calls) == 5:  # The earlier run's plans come first.
+            signal.raise_signal(signal.SIGINT)
+        verify(plan, graph)
+
+    monkeypatch.setattr(Plan, "verify", pressing)
+    assert run(graph_file, *options, "--keep", 5, "--target", "latency") == 0
+    assert len(list(out.iterdir())) == 6
 
 
 def test_the_command_replaces_an_earlier_run_and_nothing_else(graph_file, tmp_path, capsys):

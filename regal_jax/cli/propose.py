@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from regal_jax.cli import machine
@@ -13,9 +13,11 @@ from regal_jax.cli.clusters import cluster_of
 from regal_jax.cli.resume import Question, previous_results
 from regal_jax.cli.sources import load, made_folder
 from regal_jax.errors import ConfigError
+from regal_jax.runtime.interrupts import first_interrupt_waits
 
 if TYPE_CHECKING:
     from regal_jax.graph import Cluster, ComputationGraph
+    from regal_jax.robust import Proposals
 
 __all__ = ["add_propose"]
 
@@ -120,7 +122,7 @@ def add_propose(subparsers: Subparsers, add_source: Callable[[argparse.ArgumentP
 
 
 def _propose(args: argparse.Namespace) -> int:
-    from regal_jax.robust import propose, select
+    from regal_jax.robust import propose
 
     if args.k is not None and args.target is None:
         raise ConfigError("--k: goes with --target; give both or neither")
@@ -141,8 +143,22 @@ def _propose(args: argparse.Namespace) -> int:
         choose=args.choose,
         seed=args.seed,
     )
-    for plan in found:
-        plan.verify(graph)
+    with first_interrupt_waits():  # What was found is saved.
+        for plan in found:
+            plan.verify(graph)
+        return _chosen(args, graph, found, folder, earlier)
+
+
+def _chosen(
+    args: argparse.Namespace,
+    graph: "ComputationGraph",
+    found: "Proposals",
+    folder: str | None,
+    earlier: Sequence[str],
+) -> int:
+    """Chooses on the target, tells, and saves."""
+    from regal_jax.robust import select
+
     if not args.quiet:
         print(found)
     chosen = None if args.target is None else select(found, args.target, args.k)
