@@ -350,6 +350,8 @@ def test_a_pass_that_fails_leaves_the_order(monkeypatch):
         execution.inductor_options(time_limit="long")
     with pytest.raises(ConfigError, match="method"):
         execution.inductor_options(method="nothing")
+    with pytest.raises(ConfigError, match="list-search is for makespan, not for peak-memory"):
+        execution.inductor_options(method="list-search")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from regal_jax.api import order
 from regal_jax.checks import check_number
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.importers.torch_quiet import quiet
+from regal_jax.plan import Objective
 from regal_jax.solvers import Solver, solver
 
 __all__ = ["KernelOrder", "inductor_options"]
@@ -27,7 +28,7 @@ def inductor_options(method: str | Solver = "order-search", time_limit: float = 
       time_limit: Seconds for each graph that is compiled.
 
     Raises:
-      ConfigError: ``method`` is unknown, or ``time_limit`` is no number of seconds.
+      ConfigError: ``method`` is unknown or not for peak memory, or ``time_limit`` is no number of seconds.
 
     Examples:
       >>> from regal_jax.execution import inductor_options
@@ -35,9 +36,11 @@ def inductor_options(method: str | Solver = "order-search", time_limit: float = 
       ['_post_fusion_custom_pass', 'reorder_for_peak_memory']
     """
     check_number("time_limit", time_limit, 0, 1e6)
+    chosen = solver(method)
+    chosen.agenda(Objective.PEAK_MEMORY, 1)  # Raises an error for an objective that it does not support.
     return {
         "reorder_for_peak_memory": False,
-        "_post_fusion_custom_pass": KernelOrder(solver(method), time_limit),
+        "_post_fusion_custom_pass": KernelOrder(chosen, time_limit),
     }
 
 
