@@ -7,9 +7,10 @@ import hashlib
 import os
 import pathlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from regal_jax.checks import check_kind, check_whole, real, shown
 from regal_jax.corpus.engine import Engine
 from regal_jax.corpus.family_splits import read_family_splits
 from regal_jax.corpus.finish import NEW_FAMILIES, finish
@@ -106,6 +107,8 @@ def build_corpus(
         raise ConfigError(f"split: there is no {split!r}; use one of {', '.join(SPLITS)}")
     if split is not None and new_families:
         raise ConfigError("split, new_families: new families have no split in the table; give one of the two")
+    if only is not None:
+        check_kind("only", only, str)
     find_profile(profile)
     root = folder_path(folder)
     with (
@@ -123,6 +126,8 @@ def build_corpus(
         packages = _settle(root, settings, present)
         work = Engine(root, settings, jobs or available_cores(), timeout, interrupted, progress, remote)
         listed = {source.name: work.specs(source) for source in present}
+        if only is not None and not interrupted():
+            _check_some([spec for found in listed.values() for spec in found or ()], forms, only)
         specs = {
             name: choose(_of_split(found, splits, split), forms, only, limit)
             for name, found in listed.items()
@@ -162,6 +167,15 @@ def choose(
     return chosen
 
 
+def _check_some(specs: Sequence[TraceSpec], forms: Sequence[str], only: str) -> None:
+    """Refuses a pattern that no graph of these forms matches, unless there is none at all."""
+    keys = [spec.key for spec in specs if spec.form in forms]
+    if keys and not any(fnmatch.fnmatchcase(key, only) for key in keys):
+        raise ConfigError(
+            f"only: {only!r} matches none of {len(keys)} graphs; write SOURCE/MODEL.FORM, such as {keys[0]!r}"
+        )
+
+
 def _rounds(pending: Mapping[str, Sequence[TraceSpec]]) -> list[tuple[Source, Sequence[TraceSpec]]]:
     """Tasks form by form with the sources in turn, so that a stopped build covers all sources."""
     rounds: list[tuple[Source, Sequence[TraceSpec]]] = []
@@ -186,16 +200,20 @@ def _check(
     max_ops: int,
 ) -> list[Source]:
     for what, given, known in (("sources", sources or SOURCES, SOURCES), ("forms", forms, FORMS)):
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise ConfigError(f"{what}: is {shown(given)}; give a list of some of {', '.join(known)}")
         for name in given:
-            if name not in known:
-                raise ConfigError(f"{what}: there is no {name!r}; use one of {', '.join(known)}")
+            if not isinstance(name, str) or name not in known:
+                raise ConfigError(f"{what}: there is no {shown(name)}; use one of {', '.join(known)}")
     if not forms or (sources is not None and not sources):
         raise ConfigError("sources, forms: name at least one of each")
-    for what, number in (("limit", limit), ("jobs", jobs), ("min_ops", min_ops)):
-        if number is not None and number < 1:
-            raise ConfigError(f"{what}: {number} must be at least 1")
-    if not timeout > 0:
-        raise ConfigError(f"timeout: {timeout} must be more than 0 seconds")
+    for what, number in (("limit", limit), ("jobs", jobs)):
+        if number is not None:
+            check_whole(what, number, 1)
+    for what, number in (("min_ops", min_ops), ("max_ops", max_ops)):
+        check_whole(what, number, 1)
+    if real(timeout, above=0, infinite=True) is None:
+        raise ConfigError(f"timeout: must be a number of seconds of more than 0, got {shown(timeout)}")
     if max_ops < min_ops:
         raise ConfigError(f"max_ops: {max_ops} is below min_ops {min_ops}; raise it")
     return [source for name, source in SOURCES.items() if sources is None or name in sources]
