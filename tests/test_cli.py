@@ -289,7 +289,6 @@ def test_a_plan_goes_down_a_pipe(stg, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--out", ""], "name of a file"),
         (["--plot", "plan.xyz"], "'.xyz'"),
         (["--plot", "plan"], "use .png"),
         (["--out", "graph.stg"], "cannot write 'graph.stg': it is an input"),
@@ -334,6 +333,28 @@ def test_an_option_that_names_one_thing_is_given_once(command, option, capsys):
     said = capsys.readouterr()
     assert said.out == ""
     assert f"error: argument {option}: is given twice; give it once; try regal-jax {command[0]}" in said.err
+    assert said.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "argument"),
+    [
+        (["optimize", "--out", ""], "--out"),
+        (["optimize", "a.json", "", "--out-dir", "plans"], "FILE"),
+        (["optimize", "--method", ""], "--method"),
+        (["optimize", "--watch=", "--out-dir", "plans"], "--watch"),
+        (["optimize", "--warm-start", "", "--warm-start", "p.json"], "--warm-start"),
+        (["compile", "--out", ""], "--out"),
+        (["dataset", "show", ""], "PATH"),
+        (["verify", "", "a.json"], "PLAN"),
+    ],
+)
+def test_an_empty_argument_is_none(command, argument, capsys):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        run(*command)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert f"error: argument {argument}: is empty; give a value; try regal-jax {command[0]}" in said.err
     assert said.err.count("\n") == 1
 
 

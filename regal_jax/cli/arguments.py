@@ -16,10 +16,15 @@ __all__ = [
 ]
 
 
-def _once(kind: type[argparse.Action]) -> type[argparse.Action]:
-    """Actions of a kind that refuse an option that is given twice, of which only the last would count."""
+def _checked(kind: type[argparse.Action], *, once: bool) -> type[argparse.Action]:
+    """Actions of a kind that refuse an empty text, which often is a variable of a script that is not set.
 
-    class Once(kind):
+    Args:
+      kind: The kind.
+      once: Also refuse an option that is given twice, of which only the last would count.
+    """
+
+    class Checked(kind):
         def __call__(
             self,
             parser: argparse.ArgumentParser,
@@ -27,17 +32,19 @@ def _once(kind: type[argparse.Action]) -> type[argparse.Action]:
             values: Any,
             option_string: str | None = None,
         ) -> None:
-            if option_string is not None and isinstance(parser, OneLineParser):
+            if "" in (values if isinstance(values, list) else [values]):
+                raise argparse.ArgumentError(self, "is empty; give a value")
+            if once and option_string is not None and isinstance(parser, OneLineParser):
                 if self.dest in parser.given:
                     raise argparse.ArgumentError(self, "is given twice; give it once")
                 parser.given.add(self.dest)
             super().__call__(parser, namespace, values, option_string)
 
-    return Once
+    return Checked
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A parser that reports an error in one line, and accepts no abbreviated options and none twice.
+    """A parser that reports an error in one line. No option is abbreviated, empty, or given twice.
 
     Lists (``action="append"``) may be given several times; so may flags, which mean the same then.
 
@@ -48,13 +55,10 @@ class OneLineParser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(allow_abbrev=False, **options)
         self.given: set[str] = set()
-        store: Any = self._registry_get("action", "store")
-        for name, kind in (
-            (None, store),
-            ("store", store),
-            (argparse.BooleanOptionalAction, argparse.BooleanOptionalAction),
-        ):
-            self.register("action", name, _once(kind))
+        store, append = (self._registry_get("action", name) for name in ("store", "append"))
+        either = argparse.BooleanOptionalAction
+        for name, kind in ((None, store), ("store", store), ("append", append), (either, either)):
+            self.register("action", name, _checked(kind, once=name != "append"))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.given.clear()
