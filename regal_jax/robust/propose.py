@@ -26,12 +26,12 @@ from regal_jax.runtime.interrupts import check_interrupt, interruptible
 from regal_jax.search.config import MAX_EVALUATIONS
 from regal_jax.solvers.loop.settings import as_key, check_pairs
 from regal_jax.storage.atomic import writing
+from regal_jax.storage.paths import folder_path
 
 if TYPE_CHECKING:
     import pandas
 
     from regal_jax.gflownet import SchedulePolicy
-from regal_jax.storage.paths import folder_path
 
 __all__ = ["Proposals", "propose"]
 
