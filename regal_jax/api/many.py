@@ -21,6 +21,7 @@ from regal_jax.runtime.deadline import Deadline
 from regal_jax.solvers.loop.batches import check_batches, share_out
 from regal_jax.solvers.loop.call import Call
 from regal_jax.solvers.loop.earlier import share_earlier
+from regal_jax.solvers.loop.runs import repeated
 from regal_jax.solvers.loop.settings import Settings, check_pairs
 from regal_jax.solvers.loop.watch import Improvement, Watch
 
@@ -172,7 +173,9 @@ def optimize_here(
     made = [contract_for(*pair, settings.objective) for pair in pairs] if settings.contract else None
     if made is not None:
         pairs = list(zip((one.graph for one in made), clusters, strict=True))
-    watch = Watch(pinned.releasing_improvements(on_improvement), len(pairs), deadline)
+    watch = Watch(pinned.releasing_improvements(on_improvement), len(pairs), deadline, settings.runs)
+    pairs, earlier = repeated(pairs, settings.runs), repeated(earlier, settings.runs)
+    made = made and repeated(made, settings.runs)
     on_plan = pinned.releasing(on_plan)
     call = Call(pairs, settings, on_plan, contractions=made, earlier=earlier, watch=watch, deadline=deadline)
     shares = []

@@ -42,6 +42,7 @@ def optimize(
     target: float | None = None,
     stall: int | None = None,
     time_limit: float | None = None,
+    runs: int = 1,
     progress: bool = False,
     on_improvement: Callable[[Improvement], object] | None = None,
     key: int | jax.Array | None = None,
@@ -98,6 +99,10 @@ def optimize(
         not interrupted, so the first calls of an installation may take some seconds more. Results then depend
         on the machine. Heuristics may use three tenths of it. Annealing cools with the budget of evaluations,
         so it stays hot if the time does not suffice for the budget.
+      runs: Number of independent runs of the search, of which the best plan is returned. Each has the budget
+        ``evaluations`` and random numbers of its own; the first is the search without ``runs``. They run side
+        by side: on the cores of the host, or as rows of one batch on an accelerator. In the provenance
+        ``runs`` has the objectives of all, and ``evaluations``, ``seconds`` and ``work`` are their sums.
       progress: Show a progress bar.
       on_improvement: Called with an `Improvement` for each better plan, of a heuristic or of some tenths of a
         second of the search. An exception that it raises ends the call.
@@ -140,10 +145,11 @@ def optimize(
             stall=stall,
             time_limit=time_limit,
             progress=progress,
+            runs=runs,
         )
         check_callback("on_improvement", on_improvement)
         tell = None if on_improvement is None else lambda _, improvement: on_improvement(improvement)
-        options = {"batch_size": 1, "devices": None, "on_improvement": tell}
+        options = {"batch_size": None if settings.runs > 1 else 1, "devices": None, "on_improvement": tell}
         check_and_warn([graph], [cluster], settings)
         plans = optimize_here([graph], [cluster], settings, pin, colocate, **options)
         warn_of(plans, settings)
@@ -166,6 +172,7 @@ def optimize_many(
     target: float | None = None,
     stall: int | None = None,
     time_limit: float | None = None,
+    runs: int = 1,
     progress: bool = True,
     batch_size: int | None = None,
     devices: Sequence[Any] | None = None,
@@ -200,6 +207,7 @@ def optimize_many(
       target: As in `optimize`.
       stall: As in `optimize`.
       time_limit: Seconds for the whole call.
+      runs: As in `optimize`.
       progress: Show a progress bar.
       batch_size: Most graphs in one call; chosen by size if not given.
       devices: JAX devices for the search; all of this process on the default backend if not given.
@@ -246,6 +254,7 @@ def optimize_many(
             stall=stall,
             time_limit=time_limit,
             progress=progress,
+            runs=runs,
         )
         check_callback("on_plan", on_plan)
         check_callback("on_improvement", on_improvement)

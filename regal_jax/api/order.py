@@ -29,6 +29,7 @@ def order(
     target: float | None = None,
     stall: int | None = None,
     time_limit: float | None = None,
+    runs: int = 1,
     progress: bool = False,
     on_improvement: Callable[[Improvement], object] | None = None,
 ) -> Plan:
@@ -50,6 +51,7 @@ def order(
       target: As in `regal_jax.optimize`, in bytes.
       stall: As in `regal_jax.optimize`.
       time_limit: As in `regal_jax.optimize`.
+      runs: As in `regal_jax.optimize`.
       progress: As in `regal_jax.optimize`.
       on_improvement: As in `regal_jax.optimize`.
 
@@ -88,6 +90,7 @@ def order(
         target=target,
         stall=stall,
         time_limit=time_limit,
+        runs=runs,
         progress=progress,
         on_improvement=on_improvement,
     )

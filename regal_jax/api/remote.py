@@ -54,6 +54,7 @@ def call_message(settings: Settings, pin: Pin | None, colocate: Colocate) -> Mes
         "contract": settings.contract,
         "target": settings.target,
         "stall": settings.stall,
+        "runs": settings.runs,
         "time_limit": settings.time_limit,
         "pin": pins,
         "colocate": [colocate] if isinstance(colocate, str) else list(colocate),
@@ -136,7 +137,7 @@ class _RemoteCall:
         head = {"improvements": self._watch.enabled, "warm_up": warm_up, "batch_size": batch_size}
         common = Message({**self._common.head, **head, "call": digest_of(self._common)}, self._common.blobs)
         items = [self._item(graph, cluster) for graph, cluster in self._pairs]
-        total = len(self._pairs) * settings.evaluations
+        total = len(self._pairs) * settings.evaluations * settings.runs
         given_up: dict[int, str] = {}
         with (
             Bar(total, enabled=settings.progress and settings.solver.searches) as bar,
@@ -146,7 +147,7 @@ class _RemoteCall:
             def answer(member: int, message: Message, last: bool) -> None:
                 self._answered(member, message)
                 if last:
-                    bar.advance(settings.evaluations)
+                    bar.advance(settings.evaluations * settings.runs)
 
             try:
                 given_up |= engine.run(

@@ -45,7 +45,9 @@ def plan_graphs(
     clusters = [read_cluster(message.head["cluster"]) for message in messages]
     earlier = [Plan.from_json(blob.decode()) for message in messages for blob in message.blobs[1:]]
     solver, named = _solver(common)
-    options: dict[str, Any] = {name: head[name] for name in ("evaluations", "contract", "target", "stall")}
+    options: dict[str, Any] = {
+        name: head[name] for name in ("evaluations", "contract", "target", "stall", "runs")
+    }
     options |= {"objective": head["objective"], "seed": _seed(head), "method": solver, "progress": False}
     options |= {"pin": head["pin"] or None, "colocate": head["colocate"], "batch_size": head["batch_size"]}
     options |= {"warm_start": earlier or head["warm_start"], "time_limit": head["seconds"]}

@@ -102,6 +102,7 @@ def _options(args: argparse.Namespace, previous: Sequence[Previous | None]) -> d
         "pin": _pins(args.pin),
         "colocate": args.colocate,
         "time_limit": args.time_limit,
+        "runs": args.runs,
         "progress": not args.quiet and sys.stderr.isatty(),
     }
 

@@ -199,6 +199,13 @@ def _budget(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--time-limit", type=seconds, metavar="S", help="stop the search after S seconds")
     parser.add_argument("--seed", type=seed, default=0, help="seed of the search (default 0)")
+    parser.add_argument(
+        "--runs",
+        type=count,
+        default=1,
+        metavar="R",
+        help="independent searches side by side, each with this budget; the best plan counts (default 1)",
+    )
 
 
 def _method(parser: argparse.ArgumentParser, help_: str) -> None:

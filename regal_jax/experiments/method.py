@@ -81,6 +81,8 @@ class Method:
       solver: Solver that makes the plans.
       warm_start: Start from the heuristics' plans; the paper's methods do not.
       evaluations: A fixed budget that replaces the caller's, as in "BRKGA 50K".
+      runs: Independent runs of a search, each with the budget. The best plan counts, and the evaluations of
+        all do.
       twice: Run everything twice and report the seconds of the second run, in which nothing is compiled.
     """
 
@@ -88,6 +90,7 @@ class Method:
     solver: Solver
     warm_start: bool = False
     evaluations: int | None = None
+    runs: int = 1
     twice: bool = False
 
     def __call__(
@@ -152,6 +155,7 @@ class Method:
                         method=self.solver,
                         warm_start=self.warm_start,
                         time_limit=time_limit,
+                        runs=self.runs,
                         progress=False,
                     )
                 count = max(len(members), 1)
@@ -173,5 +177,6 @@ class Method:
             target=None,
             stall=None,
             time_limit=time_limit,
+            runs=self.runs,
             progress=False,
         )

@@ -44,7 +44,7 @@ GUIDED: Final = (*SHIPPED, "gas", "idrs")
 """Methods that need a policy."""
 _FIXED: Final = re.compile(r"(brkga|approximate-dp)-([1-9]\d{0,5})k", re.IGNORECASE)
 """Plain BRKGA with a fixed budget, or approximate DP of a fixed width, in thousands."""
-_OPTIONS: Final = ("name", "warm_start", "evaluations", "twice")
+_OPTIONS: Final = ("name", "warm_start", "evaluations", "runs", "twice")
 
 
 def is_method_name(name: str) -> bool:
@@ -76,7 +76,7 @@ def make_method(name: str, /, *, settings: Mapping[str, Any] | None = None, **op
         (`regal_jax.policies.SHIPPED`), or ``"tuned-brkga"``, ``"brkga-quick-start"`` (one warm start: the
         schedule that the priors have), ``"gas"``, ``"idrs"`` or ``"guided"`` (BRKGA with any policy).
       settings: Settings of the solver, as `regal_jax.solvers.with_settings` takes them.
-      **options: ``name``, ``warm_start``, ``evaluations`` and ``twice``, see `Method`; ``file`` of
+      **options: ``name``, ``warm_start``, ``evaluations``, ``runs`` and ``twice``, see `Method`; ``file`` of
         ``"tuned-brkga"``, which `TunedConfig.save` wrote; ``policy`` of the guided ones, as in `Brkga`.
 
     Raises:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from regal_jax.graph import ComputationGraph
@@ -27,14 +28,24 @@ def keys_of(key: jax.Array, identities: jax.Array) -> jax.Array:
     return jax.vmap(one)(identities)
 
 
-def graph_keys(key: jax.Array, graphs: Sequence[ComputationGraph]) -> jax.Array:
-    """``[B]`` typed keys, one per graph, made from ``key`` and the graph's content.
+def graph_keys(
+    key: jax.Array, graphs: Sequence[ComputationGraph], runs: Sequence[int] | None = None
+) -> jax.Array:
+    """``[B]`` typed keys, one per graph, made from ``key``, the graph's content and the number of its run.
 
     Args:
       key: Typed, consumed.
       graphs: ``B`` graphs.
+      runs: ``B`` numbers of runs; all 0 if not given.
     """
-    return _keys_of(key, graph_identities(graphs))
+    keys = _keys_of(key, graph_identities(graphs))
+    return keys if runs is None or not any(runs) else _keys_of_runs(keys, np.array(runs, np.uint32))
+
+
+def _in_runs(keys: jax.Array, runs: jax.Array) -> jax.Array:
+    """Keys of later runs; those of run 0 are as given."""
+    return jnp.where(runs > 0, jax.vmap(jax.random.fold_in)(keys, runs), keys)
 
 
 _keys_of = program()(keys_of)
+_keys_of_runs = program()(_in_runs)

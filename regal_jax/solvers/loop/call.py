@@ -31,6 +31,7 @@ from regal_jax.solvers.loop.outcome import (
 )
 from regal_jax.solvers.loop.pool import HostPool
 from regal_jax.solvers.loop.progress import Bar
+from regal_jax.solvers.loop.runs import best_of_runs
 from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.loop.starts import starting_plans
 from regal_jax.solvers.loop.turns import Turn, is_settled, next_turn
@@ -66,7 +67,11 @@ class _Group:
 
 
 class Call:
-    """The state of a call: known plans and finished graphs, which survive an interrupt at any time."""
+    """The state of a call: known plans and finished graphs, which survive an interrupt at any time.
+
+    With several runs of each graph, every run is a member of its own: run ``r`` of graph ``i`` has the index
+    ``i * runs + r`` among pairs, contractions and earlier plans.
+    """
 
     def __init__(
         self,
@@ -87,6 +92,8 @@ class Call:
         self._turns: list[list[Turn]] = [[] for _ in pairs]
         self._on_host: dict[tuple[int, int], HostRun] = {}
         self._starts = [Start() for _ in pairs]
+        self._heuristic: dict[int, list[Plan]] = {}
+        """Plans of heuristics of the graph that began last, by its first run."""
         self._best_uncontracted: list[Plan | None] = [None] * len(pairs)
         if contractions is not None:
             self._known = [
@@ -104,7 +111,7 @@ class Call:
         """Plans of searches, as given to the solver's `finish`."""
 
     def run(self, shares: Sequence[Share]) -> list[Plan]:
-        """One plan per graph, in the order of the graphs.
+        """One plan per graph, in the order of the graphs: the best of its runs.
 
         Raises:
           KeyboardInterrupt: It came before any graph had a plan.
@@ -129,7 +136,16 @@ class Call:
                     self._done(i, self._made[i])
                 elif i not in self._plans:
                     self._finish(i, ended)
-        return [self._plans[i] for i in range(len(self._pairs))]
+        return [self._best_of(graph) for graph in range(len(self._pairs) // settings.runs)]
+
+    def _run_of(self, member: int) -> int:
+        """The number of a member among the runs of its graph."""
+        return member % self._settings.runs
+
+    def _best_of(self, graph: int) -> Plan:
+        """The best plan of all runs of a graph."""
+        runs = self._settings.runs
+        return best_of_runs([self._plans[graph * runs + run] for run in range(runs)])
 
     def _done(self, member: int, plan: Plan) -> None:
         if self._contractions is not None:
@@ -147,8 +163,10 @@ class Call:
             plan = dataclasses.replace(plan, provenance=said)
         self._plans[member] = plan
         self._watch.see(member, plan, plan.provenance.get("evaluations", 0))
-        if self._on_plan is not None:
-            self._on_plan(member, plan)
+        runs = self._settings.runs
+        graph = member // runs
+        if self._on_plan is not None and all(graph * runs + run in self._plans for run in range(runs)):
+            self._on_plan(graph, self._best_of(graph))
 
     def _know(self, member: int, plan: Plan, evaluations: int = 0) -> None:
         """Inserts ``plan`` into the known plans, best first; an interrupt keeps it."""
@@ -331,7 +349,9 @@ class Call:
     ) -> Turn:
         """A turn in a thread; each search has its own random numbers."""
         if (member, stage) not in self._on_host:
-            self._on_host[member, stage] = begin_run(*self._pairs[member], self._settings, stage)
+            self._on_host[member, stage] = begin_run(
+                *self._pairs[member], self._settings, stage, self._run_of(member)
+            )
         run = self._on_host[member, stage]
         return run.turn(self._known[member], evaluations, seconds=seconds, interrupted=interrupted)
 
@@ -374,6 +394,13 @@ class Call:
         """Runs as many heuristics as there is time for, at least one."""
         if not self._settings.warm_start:
             return
+        first = member - self._run_of(member)
+        if first != member:
+            # Heuristics are the same in every run.
+            for plan in self._heuristic[first]:
+                self._know(member, plan)
+            self._best_uncontracted[member] = self._best_uncontracted[first]
+            return
         clock = Deadline()
         with counting() as work:
             self._run_heuristics_of(member, stopped)
@@ -382,7 +409,10 @@ class Call:
     def _run_heuristics_of(self, member: int, stopped: Callable[[], bool] | None) -> None:
         graph, cluster = self._pairs[member]
         rules = self._settings, self._deadline, stopped
+        found: list[Plan] = []
+        self._heuristic = {member: found}
         for plan in starting_plans(graph, cluster, *rules):
+            found.append(plan)
             self._know(member, plan)
         if self._contractions is None or self._contractions[member].original is graph:
             return
@@ -410,7 +440,9 @@ class Call:
         if self._deadline.over:
             return False
         key = jax.random.fold_in(settings.key, np.uint32(times)) if times else settings.key
-        keys = graph_keys(key, batch.graphs)
+        runs = [self._run_of(member) for member in batch.members]
+        runs += runs[-1:] * (len(batch.graphs) - len(runs))
+        keys = graph_keys(key, batch.graphs, runs)
         with counting() as counted:
             proposal = None
             if stage.guide is not None:

@@ -32,6 +32,7 @@ class HostRun:
       solver: The solver.
       while_it_pays: Whether the first turn ends when it stops improving.
       contraction: Contraction of the graph, if it is to be searched; its best plan is expanded as a start.
+      run: Number of the run, on which random numbers depend.
     """
 
     def __init__(
@@ -44,7 +45,9 @@ class HostRun:
         solver: HostSolver,
         while_it_pays: bool,
         contraction: Contraction | None = None,
+        run: int = 0,
     ) -> None:
+        self._run = run
         self._pair, self._settings, self._contraction = (graph, cluster), settings, contraction
         self._stage, self._solver, self._while_it_pays = stage, solver, while_it_pays
         self._search: HostSearch | None = None
@@ -103,7 +106,7 @@ class HostRun:
         return watch.turn(self._stage, tuple(plans), evaluations, shown, gained=gained)
 
     def _begin(self, graph: ComputationGraph, cluster: Cluster, starts: Sequence[Plan]) -> HostSearch:
-        instance = instance_of(graph, cluster, self._settings, starts, seconds=self._seconds)
+        instance = instance_of(graph, cluster, self._settings, starts, self._run, seconds=self._seconds)
         search = self._solver.begin(instance)
         if not isinstance(search, HostSearch):
             kind = type(search).__name__
@@ -238,7 +241,9 @@ class _Watch:
         )
 
 
-def begin_run(graph: ComputationGraph, cluster: Cluster, settings: Settings, number: int) -> HostRun:
+def begin_run(
+    graph: ComputationGraph, cluster: Cluster, settings: Settings, number: int, run: int = 0
+) -> HostRun:
     """The searches of a graph in the stage with this number, with the contraction of the graph if it pays."""
     agenda = settings.agenda(cluster.num_devices)
     stage = agenda.stages[number]
@@ -257,12 +262,18 @@ def begin_run(graph: ComputationGraph, cluster: Cluster, settings: Settings, num
         solver=stage.solver,
         while_it_pays=number == 0 and agenda.shares is None and len(agenda.stages) > 1,
         contraction=contraction,
+        run=run,
     )
 
 
 def instance_of(
-    graph: ComputationGraph, cluster: Cluster, settings: Settings, starts: Sequence[Plan] = (), **more: Any
+    graph: ComputationGraph,
+    cluster: Cluster,
+    settings: Settings,
+    starts: Sequence[Plan] = (),
+    run: int = 0,
+    **more: Any,
 ) -> Instance:
-    """The input of a solver on the host, from the settings of a call."""
-    seed = (*settings.key_words, *graph_identities([graph])[0].tolist())
+    """The input of a solver on the host in this run, from the settings of a call."""
+    seed = (*settings.key_words, *graph_identities([graph])[0].tolist(), *([run] if run else []))
     return Instance(graph, cluster, settings.objective, seed, starts, settings.number, **more)

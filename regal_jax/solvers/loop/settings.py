@@ -19,6 +19,7 @@ from regal_jax.runtime.interrupts import interruptible
 from regal_jax.search.config import MAX_EVALUATIONS
 from regal_jax.solvers import Agenda, Guide, Solver, solver, solver_names, with_settings
 from regal_jax.solvers.loop.earlier import WarmStarts, earlier_plans
+from regal_jax.solvers.loop.runs import MOST_RUNS
 
 if TYPE_CHECKING:
     from regal_jax.policies import Policy
@@ -96,6 +97,7 @@ class Settings:
     stall: int | None
     time_limit: float | None
     progress: bool
+    runs: int = 1
     _agendas: dict[int, Agenda] = dataclasses.field(default_factory=dict)
 
     @classmethod
@@ -114,6 +116,7 @@ class Settings:
         stall: int | None,
         time_limit: float | None,
         progress: bool,
+        runs: int = 1,
     ) -> Self:
         """Checks the arguments.
 
@@ -138,6 +141,12 @@ class Settings:
                 f"warm_start: {chosen.name} does not use earlier plans; leave it out, or use a search: "
                 f"{solver_names(searching=True)}"
             )
+        count = check_whole("runs", runs, 1, MOST_RUNS)
+        if count > 1 and not chosen.searches:
+            raise ConfigError(
+                f"runs: {chosen.name} makes the same plan in every run; leave it out, or use a search: "
+                f"{solver_names(searching=True)}"
+            )
         return cls(
             solver=chosen,
             objective=Objective(objective),
@@ -150,6 +159,7 @@ class Settings:
             stall=None if stall is None else check_whole("stall", stall, 1, MAX_EVALUATIONS),
             time_limit=real(time_limit),
             progress=progress,
+            runs=count,
         )
 
     @property

@@ -18,7 +18,7 @@ class Improvement:
 
     Attributes:
       plan: Replayed exactly on the host. Its provenance is that of the moment, not of the whole search.
-      evaluations: Evaluations spent when it was found; 0 for plans of heuristics.
+      evaluations: Evaluations that its run had spent when it was found; 0 for plans of heuristics.
       seconds: Seconds since the call began.
     """
 
@@ -38,13 +38,18 @@ class Watch:
     Args:
       callback: Called with the index of a graph in the caller's list and an `Improvement`.
       graphs: Number of graphs.
+      runs: Number of runs of each graph; run ``r`` of graph ``i`` is member ``i * runs + r``.
       clock: It began when the call did.
     """
 
     def __init__(
-        self, callback: Callable[[int, Improvement], object] | None, graphs: int, clock: Deadline
+        self,
+        callback: Callable[[int, Improvement], object] | None,
+        graphs: int,
+        clock: Deadline,
+        runs: int = 1,
     ) -> None:
-        self._callback, self._clock = callback, clock
+        self._callback, self._clock, self._runs = callback, clock, runs
         self._best: list[Plan | None] = [None] * graphs
 
     @property
@@ -53,11 +58,12 @@ class Watch:
         return self._callback is not None
 
     def see(self, member: int, plan: Plan, evaluations: int) -> None:
-        """Reports ``plan`` if it is better than those seen before."""
-        best = self._best[member]
+        """Reports ``plan`` of a member if it is better than those of its graph that were seen before."""
+        graph = member // self._runs
+        best = self._best[graph]
         if self._callback is not None and (best is None or plan.sort_key < best.sort_key):
-            self._best[member] = plan
-            self._callback(member, Improvement(plan, evaluations, self._clock.spent))
+            self._best[graph] = plan
+            self._callback(graph, Improvement(plan, evaluations, self._clock.spent))
 
     def follow(
         self,
@@ -69,8 +75,8 @@ class Watch:
         """A callback for the search of a batch.
 
         Args:
-          members: Indices of its graphs in the caller's list, one for each of its first rows.
-          before: Evaluations of each graph that were spent before.
+          members: The members, one for each of its first rows.
+          before: Evaluations of each member that were spent before.
           decode: Makes the plan of a row.
           also: Callback that is called first.
         """
