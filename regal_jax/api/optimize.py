@@ -101,8 +101,9 @@ def optimize(
         so it stays hot if the time does not suffice for the budget.
       runs: Number of independent runs of the search, of which the best plan is returned. Each has the budget
         ``evaluations`` and random numbers of its own; the first is the search without ``runs``. They run side
-        by side: on the cores of the host, or as rows of one batch on an accelerator. In the provenance
-        ``runs`` has the objectives of all, and ``evaluations``, ``seconds`` and ``work`` are their sums.
+        by side: on the cores of the host, or as rows of one batch on an accelerator. Where no core would
+        idle, more ``evaluations`` gain as much in less time. In the provenance ``runs`` has the objectives of
+        all, and ``evaluations``, ``seconds`` and ``work`` are their sums.
       progress: Show a progress bar.
       on_improvement: Called with an `Improvement` for each better plan, of a heuristic or of some tenths of a
         second of the search. An exception that it raises ends the call.
