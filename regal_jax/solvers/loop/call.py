@@ -198,7 +198,9 @@ class Call:
             self._done(member, plan)
 
     def _finished_by_solver(self, member: int, plan: Plan, interrupted: Callable[[], bool]) -> Plan:
-        """The plan after the solver's `finish`, which runs in a thread."""
+        """The plan after the solver's `finish`, which runs in a thread, unless there was a Ctrl-C before."""
+        if interrupted():
+            return plan
         left, clock = self._deadline.left, Deadline()
         seconds = math.inf if left is None else left
         with stopped_by(interrupted):
