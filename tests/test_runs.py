@@ -53,6 +53,8 @@ def test_the_best_run_counts_and_the_first_is_the_search_without_runs(graphs, me
         assert said["evaluations"] == 3 * one.provenance["evaluations"]
         assert said["history"]["best"][-1] == pytest.approx(plan.makespan, rel=1e-6)
         assert "runs" not in one.provenance
+        assert f"{said['evaluations']:,} evaluations, the best of 3 runs, seed 0" in str(plan)
+        assert "runs" not in str(one)
     # The runs differ, or there would be no reason for them.
     assert any(len(set(plan.provenance["runs"])) > 1 for plan in best)
 

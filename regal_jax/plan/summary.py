@@ -79,6 +79,9 @@ def _made_by(plan: "Plan") -> str:
     if "evaluations" in said:
         count = said["evaluations"]
         parts.append(f"{count:,} evaluations" if isinstance(count, int) else f"{count} evaluations")
+    runs = said.get("runs")
+    if isinstance(runs, list):
+        parts.append(f"the best of {len(runs)} runs")
     if "seed" in said:
         parts.append(f"seed {said['seed']}")
     made = ", ".join(parts)
