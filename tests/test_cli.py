@@ -42,6 +42,19 @@ def run(*args):
     return main([str(a) for a in args])
 
 
+def refusal(command, argument, capsys):
+    """What the one line of error says of an argument, before it names the help of the command."""
+    with pytest.raises(SystemExit, match=r"^2$"):
+        run(*command)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    begin, end = f"error: argument {argument}: ", f"; try regal-jax {command[0]}"
+    assert begin in said.err
+    assert end in said.err
+    return said.err.partition(begin)[2].rpartition(end)[0]
+
+
 def test_the_collector_of_garbage_is_left_as_it_was(stg, monkeypatch):
     before, within, own = gc.get_threshold(), [], Plan.verify
 
@@ -328,12 +341,7 @@ def test_what_cannot_be_written_or_meant_is_refused_before_the_search(
     ],
 )
 def test_an_option_that_names_one_thing_is_given_once(command, option, capsys):
-    with pytest.raises(SystemExit, match=r"^2$"):
-        run(*command)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert f"error: argument {option}: is given twice; give it once; try regal-jax {command[0]}" in said.err
-    assert said.err.count("\n") == 1
+    assert refusal(command, option, capsys) == "is given twice; give it once"
 
 
 @pytest.mark.parametrize(
@@ -350,12 +358,7 @@ def test_an_option_that_names_one_thing_is_given_once(command, option, capsys):
     ],
 )
 def test_an_empty_argument_is_none(command, argument, capsys):
-    with pytest.raises(SystemExit, match=r"^2$"):
-        run(*command)
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert f"error: argument {argument}: is empty; give a value; try regal-jax {command[0]}" in said.err
-    assert said.err.count("\n") == 1
+    assert refusal(command, argument, capsys) == "is empty; give a value"
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ class Settings:
         count = check_whole("runs", runs, 1, MOST_RUNS)
         if count > 1 and not chosen.searches:
             raise ConfigError(
-                f"runs: {chosen.name} makes the same plan in every run; leave it out, or use a search: "
+                f"runs: {chosen.name} is no search, and runs once; leave it out, or use a search: "
                 f"{solver_names(searching=True)}"
             )
         return cls(

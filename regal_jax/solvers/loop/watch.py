@@ -38,8 +38,8 @@ class Watch:
     Args:
       callback: Called with the index of a graph in the caller's list and an `Improvement`.
       graphs: Number of graphs.
-      runs: Number of runs of each graph; run ``r`` of graph ``i`` is member ``i * runs + r``.
       clock: It began when the call did.
+      runs: Number of runs of each graph; run ``r`` of graph ``i`` is member ``i * runs + r``.
     """
 
     def __init__(
