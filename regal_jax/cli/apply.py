@@ -122,7 +122,10 @@ def _inputs(path: str | None) -> "dict[str, np.ndarray] | None":
         return None
     import numpy as np
 
+    from regal_jax.storage.reading import check_regular
+
     try:
+        check_regular(path)
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli.sources import check_writable, load, refuse_file_options
 from regal_jax.errors import ConfigError, FormatError
+from regal_jax.storage.reading import check_regular
 
 if TYPE_CHECKING:
     from regal_jax.graph import ComputationGraph
@@ -76,8 +77,11 @@ def _is_plan(path: str) -> bool:
     if not path.endswith(".json"):
         return False
     try:
+        check_regular(path)
         with open(path, encoding="utf-8") as file:
             return '"regal_jax.plan"' in file.read(4096)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
     except UnicodeDecodeError:
         raise FormatError(f"{path}: not UTF-8 text") from None
 

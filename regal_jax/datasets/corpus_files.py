@@ -19,6 +19,7 @@ from regal_jax.importers.strict_json import Field
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.documents import parse_writable_json
 from regal_jax.storage.json_lines import JsonLines
+from regal_jax.storage.reading import read_limited
 
 __all__ = [
     "CORPUS", "FAILURES", "FORMAT", "FORMS", "GRAPHS", "INDEX", "read_corpus", "read_index", "write_corpus",
@@ -57,7 +58,7 @@ def read_corpus(folder: pathlib.Path) -> dict[str, Any] | None:
     """
     path = folder / CORPUS
     try:
-        document = parse_writable_json(path.read_bytes())
+        document = parse_writable_json(read_limited(path))
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:

@@ -12,6 +12,7 @@ from regal_jax.datasets.choices import Choice
 from regal_jax.errors import ConfigError
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.documents import parse_json
+from regal_jax.storage.reading import read_limited
 
 __all__ = ["MANIFEST", "choices_from_text", "choices_to_text", "finish_manifest", "open_manifest"]
 
@@ -28,7 +29,7 @@ def choices_to_text(choices: Iterable[Choice]) -> str:
 def choices_from_text(path: pathlib.Path) -> list[Choice] | None:
     """The choices in a file of `choices_to_text`; ``None`` if there is no such file, or it is damaged."""
     try:
-        rows = parse_json(path.read_bytes())
+        rows = parse_json(read_limited(path))
         return [_choice(row) for row in rows]
     except (OSError, ValueError, TypeError, KeyError):
         return None
@@ -78,7 +79,7 @@ def open_manifest(root: pathlib.Path, settings: Mapping[str, Any]) -> list[Choic
 
 def _read(path: pathlib.Path) -> dict[str, Any]:
     try:
-        document = parse_json(path.read_bytes())
+        document = parse_json(read_limited(path))
     except ValueError:
         raise _damaged(path) from None
     if not isinstance(document, dict) or document.get("format") != _FORMAT:

@@ -16,6 +16,7 @@ from regal_jax.graph import ComputationGraph
 from regal_jax.importers import FORMATS, load_graph, parse_cost_graph, parse_native, parse_stg
 from regal_jax.importers.files import MAX_FILE_BYTES, graph_name
 from regal_jax.storage.atomic import replacing
+from regal_jax.storage.reading import check_regular
 
 __all__ = ["Entry", "GraphSet", "iterate_set", "pack", "read_set"]
 
@@ -141,12 +142,15 @@ def _file(path: pathlib.Path, prefix: str) -> Iterator[Entry]:
 def _archive(path: pathlib.Path, prefix: str) -> Iterator[Entry]:
     """Members in the order of the archive, decompressed in one pass and never unpacked to disk."""
     try:
+        check_regular(path)
         with tarfile.open(path, "r|*") as archive:
             for member in archive:
                 name = pathlib.PurePosixPath(member.name)
                 hidden = name.name.startswith(".") or name.name == MANIFEST
                 if member.isfile() and not hidden and name.suffix in _TEXTS:
                     yield _member(path, archive.extractfile(member), member, prefix)
+    except FormatError as error:
+        yield Entry(prefix + path.name, error=f"{path}: {error}")
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         yield Entry(
             prefix + path.name,

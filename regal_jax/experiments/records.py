@@ -20,6 +20,7 @@ from regal_jax.errors import FormatError
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.documents import parse_json
 from regal_jax.storage.json_lines import JsonLines
+from regal_jax.storage.reading import read_limited
 
 __all__ = ["EVALUATION", "RESULTS", "Outcome", "Records", "read_evaluation", "write_evaluation"]
 
@@ -125,7 +126,7 @@ def read_evaluation(folder: pathlib.Path) -> dict[str, Any]:
     """
     path = folder / EVALUATION
     try:
-        document = parse_json(path.read_bytes())
+        document = parse_json(read_limited(path))
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: no evaluation there ({error}); run 'regal-jax evaluate' first") from None
     if not isinstance(document, dict) or document.get("format") != FORMAT:

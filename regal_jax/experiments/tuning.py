@@ -29,6 +29,7 @@ from regal_jax.storage.documents import parse_json
 from regal_jax.storage.json_lines import JsonLines
 from regal_jax.storage.locks import locked_file
 from regal_jax.storage.paths import path_text
+from regal_jax.storage.reading import read_limited
 
 __all__ = ["DEFAULT_GRID", "TunedConfig", "tune"]
 
@@ -85,7 +86,7 @@ class TunedConfig:
         """
         name = path_text(path)
         try:
-            document = parse_json(pathlib.Path(name).read_bytes())
+            document = parse_json(read_limited(name))
         except (OSError, ValueError) as error:
             raise FormatError(f"{path}: no tuned settings there ({error}); make them with tune()") from None
         if (

@@ -11,13 +11,11 @@ from typing import Final
 
 from regal_jax.errors import FormatError, GraphError
 from regal_jax.storage.atomic import write_atomically, writing
+from regal_jax.storage.reading import MAX_FILE_BYTES, read_limited
 
 __all__ = ["MAX_FILE_BYTES", "PathLike", "at_path", "graph_name", "read_bytes", "read_text", "write_text"]
 
 PathLike = str | os.PathLike[str]
-
-MAX_FILE_BYTES: Final = 2**29
-"""Largest text file read, after decompression. A graph of a million ops takes less."""
 
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
@@ -43,19 +41,17 @@ def read_bytes(path: PathLike, limit: int | None = None) -> bytes:
 
     Args:
       path: The file.
-      limit: Largest content in bytes; `MAX_FILE_BYTES` by default.
+      limit: Largest content in bytes; `MAX_FILE_BYTES` by default. A graph of a million ops takes less.
 
     Raises:
-      FormatError: The file cannot be read, is a directory, is empty, is larger than ``limit``, or is damaged
-      gzip.
+      FormatError: The file cannot be read, is no regular file, is empty, is larger than ``limit``, or is
+        damaged gzip.
     """
     limit = MAX_FILE_BYTES if limit is None else limit
     try:
-        with open(path, "rb") as file:
-            data = file.read(limit + 1)
-    except (OSError, ValueError) as error:  # ValueError: a null character in the path
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise FormatError(f"cannot be read: {reason}; check the path") from None
+        data = read_limited(path, limit)
+    except OSError as error:
+        raise FormatError(f"cannot be read: {error.strerror or error}; check the path") from None
     if data.startswith(_GZIP_MAGIC):
         try:
             with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
@@ -63,9 +59,7 @@ def read_bytes(path: PathLike, limit: int | None = None) -> bytes:
         except (OSError, EOFError, zlib.error) as error:
             raise FormatError(f"damaged gzip ({error}); fetch or write the file again") from None
     if len(data) > limit:
-        raise FormatError(
-            f"more than {limit // 2**20} MiB; no graph needs that much, check that this is the right file"
-        )
+        raise FormatError(f"more than {limit // 2**20} MiB unpacked; check that this is the right file")
     if not data:
         raise FormatError("the file is empty; write the graph again")
     return data

@@ -32,6 +32,7 @@ from regal_jax.runtime.interrupts import first_interrupt_waits
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.documents import parse_json
 from regal_jax.storage.locks import locked
+from regal_jax.storage.reading import read_limited
 from regal_jax.storage.stamps import file_stamp
 
 __all__ = [
@@ -298,7 +299,7 @@ def begin_run(out: pathlib.Path, document: Mapping[str, Any]) -> None:
         write_atomically(path, (json.dumps(document, indent=1) + "\n").encode())
         return
     try:
-        old = parse_json(path.read_bytes())
+        old = parse_json(read_limited(path))
     except FormatError:
         old = None
     if not isinstance(old, dict):

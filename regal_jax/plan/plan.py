@@ -8,7 +8,6 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
@@ -29,6 +28,7 @@ from regal_jax.plan.verify import verify
 from regal_jax.runtime.interrupts import interruptible
 from regal_jax.storage.atomic import write_atomically, writing
 from regal_jax.storage.paths import path_text
+from regal_jax.storage.reading import read_limited
 
 if TYPE_CHECKING:
     import pandas
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Plan", "PlanStatus", "without_proof"]
 
+_MAX_BYTES: Final = 2**31
+"""Largest file that `Plan.load` reads. The plan of a graph of a million ops takes less."""
 _PROOF: Final = ("status", "bound", "resolution")
 """Entries of a provenance that say what a solver has proven."""
 
@@ -255,7 +257,8 @@ class Plan:
         """The plan in the file ``path``; see `from_json`.
 
         Raises:
-          FormatError: The file cannot be read, or is not a plan, or ``path`` is no path.
+          FormatError: The file cannot be read, or is not a plan, is larger than 2 GiB or no regular file, or
+            ``path`` is no path.
 
         Examples:
           >>> from regal_jax import Cluster, Plan, optimize
@@ -269,7 +272,7 @@ class Plan:
             raise FormatError(f"plan: give a Plan or the path of its file, got {type(path).__name__}")
         name = path_text(path)
         try:
-            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+            return cls.from_json(read_limited(name, _MAX_BYTES).decode())
         except UnicodeDecodeError:
             raise FormatError(f"{name}: plan: not UTF-8 text, so no JSON") from None
         except FormatError as error:

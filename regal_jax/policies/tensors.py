@@ -18,6 +18,7 @@ from regal_jax.errors import ConfigError, FormatError
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.documents import parse_json
 from regal_jax.storage.paths import path_text
+from regal_jax.storage.reading import check_regular
 
 __all__ = ["WeightsFormat"]
 
@@ -138,7 +139,12 @@ class WeightsFormat:
           FormatError: The file is of another kind, or damaged.
           OSError: The file cannot be read.
         """
-        with open(path_text(path), "rb") as file:  # `open` reports why a file cannot be read.
+        name = path_text(path)
+        try:
+            check_regular(name)
+        except FormatError as error:
+            raise FormatError(f"{name}: {error}") from None
+        with open(name, "rb") as file:  # `open` reports why a file cannot be read.
             start = file.read(9)
         try:
             with safetensors.safe_open(Path(path), framework="numpy") as file:

@@ -7,12 +7,15 @@ import tomllib
 from typing import Any, Final, NoReturn
 
 from regal_jax.errors import ConfigError, FormatError
+from regal_jax.storage.reading import read_limited
 
 __all__ = ["parse_json", "parse_toml", "parse_writable_json", "read_toml"]
 
 _DIGITS: Final = 308
 """Most digits of a whole number; more are too large for a float."""
 _LEVELS: Final = 64
+_MAX_SETTINGS: Final = 2**24
+"""Largest file of settings, in bytes."""
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -77,13 +80,13 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The table in a TOML file of settings.
 
     Raises:
-      ConfigError: There is no such file, or an error of `parse_toml`.
+      ConfigError: There is no such file, it is larger than 16 MiB or no regular file, or an error of
+        `parse_toml`.
     """
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError(f"path: give the name of a file, got {type(path).__name__}")
     try:
-        with open(path, encoding="utf-8") as file:
-            return parse_toml(file.read())
+        return parse_toml(read_limited(path, _MAX_SETTINGS).decode())
     except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a null character in the path.
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
 

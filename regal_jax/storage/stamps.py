@@ -17,12 +17,12 @@ def file_stamp(path: str | os.PathLike[str], argument: str, instead: str) -> tup
       instead: What to give instead, for the message.
 
     Raises:
-      ConfigError: There is no such file, or it is a folder.
+      ConfigError: There is no such file, or it is no regular file.
     """
     try:
         status = os.stat(path)
     except (OSError, ValueError):  # `ValueError` is raised for a null character.
         status = None
-    if status is None or stat.S_ISDIR(status.st_mode):
+    if status is None or not stat.S_ISREG(status.st_mode):
         raise ConfigError(f"{argument}: no file {os.fspath(path)!r}; {instead}")
     return status.st_mtime_ns, status.st_size

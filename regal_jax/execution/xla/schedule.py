@@ -16,6 +16,7 @@ from regal_jax.programs.stored import keep_file, own_folder
 from regal_jax.storage.atomic import write_atomically, writing
 from regal_jax.storage.documents import parse_json
 from regal_jax.storage.paths import path_text
+from regal_jax.storage.reading import read_limited
 
 __all__ = ["MemoryUse", "Schedule", "keep_program", "kept_program", "kept_schedule"]
 
@@ -101,7 +102,7 @@ class Schedule:
         """
         name = path_text(path)
         try:
-            document = parse_json(pathlib.Path(name).read_bytes())
+            document = parse_json(read_limited(name))
             return cls._parsed(document)
         except OSError as error:
             raise FormatError(f"{path}: cannot be read: {error.strerror or error}") from None
