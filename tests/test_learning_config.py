@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.resources
 import json
+import math
 import pathlib
 import tomllib
 
@@ -108,6 +109,26 @@ def test_the_settings_beside_the_weights_are_those_that_they_were_trained_with(o
 
 def test_nothing_given_is_every_default():
     assert TrainConfig.from_document({}) == TrainConfig()
+
+
+@pytest.mark.parametrize("system", [TrainConfig, OrderTrainConfig, GflownetTrainConfig])
+def test_rates_that_cannot_train_are_refused(system):
+    for rate in (1e300, 10.1, 1e-300, 1e-40, math.inf):
+        with pytest.raises(
+            ConfigError, match=r"^optimizer.learning_rate: is .*; give a number above 0 and at most 10"
+        ):
+            system.from_document({"optimizer": {"learning_rate": rate}})
+    for rate in (10, 1e-6):
+        assert system.from_document({"optimizer": {"learning_rate": rate}}).optimizer.learning_rate == rate
+    with pytest.raises(ConfigError, match=r"^optimizer.clip: is 1e\+39"):
+        system.from_document({"optimizer": {"clip": 1e39}})
+
+
+@pytest.mark.parametrize("system", [OrderTrainConfig, GflownetTrainConfig])
+def test_a_factor_that_raises_the_rate_is_refused(system):
+    with pytest.raises(ConfigError, match=r"^optimizer.decay: is 1.1; give a number above 0 and at most 1,"):
+        system.from_document({"optimizer": {"decay": 1.1}})
+    assert system.from_document({"optimizer": {"decay": 1}}).optimizer.decay == 1
 
 
 @pytest.mark.parametrize("config", [TrainConfig(), TrainConfig.from_document(tomllib.loads(TOML))])

@@ -11,6 +11,7 @@ from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.even_split import even_split
 from regal_jax.learning.settings import (
+    MOST_RATE,
     SystemConfig,
     above_fields,
     least_fields,
@@ -150,7 +151,7 @@ class OptimizerConfig:
       steps: Number of updates of the weights.
       batch: Number of graphs in a step, ``B``.
       samples: Number of actions for each graph, ``S``.
-      learning_rate: Largest learning rate of Adam.
+      learning_rate: Largest learning rate of Adam, at most 10.
       warmup: Steps until the largest learning rate; afterwards it falls to a tenth along a cosine.
       clip: Largest norm of a gradient.
       entropy: Weight of the entropy bonus (nats per choice, beside standardised advantages).
@@ -191,7 +192,8 @@ class OptimizerConfig:
         whole_fields(self, "optimizer", steps=1, batch=1, samples=1, warmup=0, reference_seeds=1, pools=1)
         whole_fields(self, "optimizer", log_every=1, validate_every=1, checkpoint_every=1)
         least_fields(self, "optimizer", entropy=0, entropy_end=0)
-        above_fields(self, "optimizer", learning_rate=0, clip=0)
+        above_fields(self, "optimizer", MOST_RATE, learning_rate=0)
+        above_fields(self, "optimizer", clip=0)
         if self.worst != math.inf:
             above_fields(self, "optimizer", worst=1)
         flag("optimizer", "standardise", self.standardise)

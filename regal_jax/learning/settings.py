@@ -10,12 +10,15 @@ import typing
 from collections.abc import Mapping
 from typing import Any, ClassVar, Final, Self
 
+import numpy as np
+
 from regal_jax.checks import check_kind, is_number, real, shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.storage.documents import read_toml
 
 __all__ = [
     "MOST",
+    "MOST_RATE",
     "SystemConfig",
     "above_fields",
     "build",
@@ -30,6 +33,12 @@ __all__ = [
 
 MOST: Final = 2**31 - 1
 """Largest whole number, since many settings are int32 in the compiled step."""
+MOST_RATE: Final = 10.0
+"""Largest learning rate: Adam changes a weight by about the learning rate in a step."""
+_MOST_FLOAT: Final = float(np.finfo(np.float32).max)
+_LEAST_FLOAT: Final = float(np.finfo(np.float32).tiny)
+"""Smallest positive number; smaller ones may be 0 in the compiled step."""
+
 _T = typing.TypeVar("_T")
 
 
@@ -143,22 +152,28 @@ def whole_fields(config: Any, path: str, **lowest: int) -> None:
 
 
 def least_fields(config: Any, path: str, **lowest: float) -> None:
-    """Converts the fields to plain numbers."""
+    """Converts the fields to plain numbers, which are finite in float32."""
     for field, low in lowest.items():
         value = getattr(config, field)
-        number = real(value, low)
+        number = real(value, low, _MOST_FLOAT)
         if number is None:
-            raise ConfigError(f"{_name(path, field)}: is {shown(value)}; give a number of at least {low}")
+            raise ConfigError(
+                f"{_name(path, field)}: is {shown(value)}; give a number of at least {low} and at most "
+                f"{_MOST_FLOAT:g}"
+            )
         object.__setattr__(config, field, number)
 
 
-def above_fields(config: Any, path: str, **limits: float) -> None:
-    """Converts the fields to plain numbers."""
+def above_fields(config: Any, path: str, most: float = _MOST_FLOAT, **limits: float) -> None:
+    """Converts the fields to plain numbers, which are above a limit and at most ``most`` in float32, too."""
     for field, limit in limits.items():
         value = getattr(config, field)
-        number = real(value, above=limit)
-        if number is None:
-            raise ConfigError(f"{_name(path, field)}: is {shown(value)}; give a number above {limit}")
+        number = real(value, _LEAST_FLOAT, most)
+        if number is None or np.float32(number) <= limit:
+            raise ConfigError(
+                f"{_name(path, field)}: is {shown(value)}; give a number above {limit} and at most {most:g}, "
+                "as float32 has it"
+            )
         object.__setattr__(config, field, number)
 
 

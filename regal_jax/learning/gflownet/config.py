@@ -9,6 +9,7 @@ from regal_jax.datasets import FAMILIES
 from regal_jax.errors import ConfigError
 from regal_jax.gflownet import GflownetConfig
 from regal_jax.learning.settings import (
+    MOST_RATE,
     SystemConfig,
     above_fields,
     least_fields,
@@ -109,7 +110,7 @@ class PpoConfig:
       clip: The ratio of probabilities is clipped to the interval from ``1 - clip`` to ``1 + clip``.
       epochs: Number of updates of the weights with the trajectories of a step.
       entropy: Weight of the entropy bonus at the first step.
-      entropy_decay: Factor of that weight over the run; the decay is exponential.
+      entropy_decay: Factor of that weight over the run, at most 1; the decay is exponential.
       value: Weight of the squared error of the estimated returns.
 
     Raises:
@@ -130,7 +131,8 @@ class PpoConfig:
     def __post_init__(self) -> None:
         whole_fields(self, "ppo", epochs=1)
         least_fields(self, "ppo", entropy=0, value=0)
-        above_fields(self, "ppo", temperature=0, clip=0, entropy_decay=0)
+        above_fields(self, "ppo", temperature=0, clip=0)
+        above_fields(self, "ppo", 1, entropy_decay=0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,8 +146,8 @@ class GflownetOptimizerConfig:
       loss: A `Loss` or its name.
       steps: Number of mini-batches. Each has one graph and, except with PPO, one temperature.
       trajectories: ``P``, the number of schedules sampled in a step.
-      learning_rate: Learning rate of Adam at the first step.
-      decay: Factor of the learning rate over the run; the decay is exponential. 1 for none.
+      learning_rate: Learning rate of Adam at the first step, at most 10.
+      decay: Factor of the learning rate over the run, at most 1 (no decay); the decay is exponential.
       min_temperature: Lowest temperature; temperatures are drawn log-uniformly.
       max_temperature: Highest temperature.
       clip: Largest norm of a gradient; 0 for no limit.
@@ -181,8 +183,9 @@ class GflownetOptimizerConfig:
         whole_fields(self, "optimizer", steps=1, trajectories=2, validation_samples=1)
         whole_fields(self, "optimizer", log_every=1, validate_every=1, checkpoint_every=1)
         least_fields(self, "optimizer", clip=0)
-        above_fields(self, "optimizer", learning_rate=0, decay=0, min_temperature=0)
-        above_fields(self, "optimizer", validation_temperature=0)
+        above_fields(self, "optimizer", MOST_RATE, learning_rate=0)
+        above_fields(self, "optimizer", 1, decay=0)
+        above_fields(self, "optimizer", min_temperature=0, validation_temperature=0)
         least_fields(self, "optimizer", max_temperature=self.min_temperature)
 
 

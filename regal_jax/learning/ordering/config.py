@@ -6,6 +6,7 @@ from typing import ClassVar, Final
 from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.learning.settings import (
+    MOST_RATE,
     SystemConfig,
     above_fields,
     least_fields,
@@ -74,8 +75,8 @@ class OrderOptimizerConfig:
       steps: Number of updates of the weights.
       batch: Number of graphs in a step, ``B``.
       samples: Number of orders for each graph, ``S``.
-      learning_rate: Learning rate of Adam in the first epoch.
-      decay: Factor of the learning rate after each epoch.
+      learning_rate: Learning rate of Adam in the first epoch, at most 10.
+      decay: Factor of the learning rate after each epoch, at most 1.
       epoch_graphs: Number of graphs in an epoch. After each epoch the policy is validated; if it is better,
         it is the new baseline.
       clip: Largest norm of a gradient.
@@ -110,7 +111,9 @@ class OrderOptimizerConfig:
         whole_fields(self, "optimizer", steps=1, batch=1, samples=1, epoch_graphs=1, log_every=1)
         whole_fields(self, "optimizer", checkpoint_every=1)
         least_fields(self, "optimizer", logit_norm=0)
-        above_fields(self, "optimizer", learning_rate=0, clip=0, decay=0)
+        above_fields(self, "optimizer", clip=0)
+        above_fields(self, "optimizer", MOST_RATE, learning_rate=0)
+        above_fields(self, "optimizer", 1, decay=0)
         flag("optimizer", "standardise", self.standardise)
         if self.standardise and self.samples < 2:
             raise ConfigError(
