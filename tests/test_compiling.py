@@ -2,6 +2,7 @@
 
 import ast
 import collections
+import errno
 import functools
 import importlib
 import os
@@ -320,6 +321,22 @@ def test_a_cache_that_cannot_be_read_is_none(monkeypatch, tmp_path):
         total, pair = pairs(tmp_path, name)
         assert total(pair(1, 2)) == 3
         assert sum(total.stats.cache_hits.values()) == hits
+    sys.modules.pop("of_pairs")
+
+
+def test_a_cache_that_cannot_be_written_is_no_error(monkeypatch, tmp_path):
+    numba = pytest.importorskip("numba")
+    from numba.core.caching import IndexDataCacheFile
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(IndexDataCacheFile, "_save_data", full)
+    total, pair = pairs(tmp_path, "Pair")
+    assert total(pair(1, 2)) == 3
     sys.modules.pop("of_pairs")
 
 

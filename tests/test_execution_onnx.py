@@ -2,8 +2,11 @@
 
 import builtins
 import dataclasses
+import errno
 import itertools
 import json
+import os
+import pathlib
 
 import numpy as np
 import onnx
@@ -492,6 +495,20 @@ def test_command(tmp_path, capsys):
     absent = str(tmp_path / "absent.onnx")
     assert main(["apply", str(file), absent, "--out", str(out)]) == 2
     assert f"error: {absent}: cannot be read: No such file" in capsys.readouterr().err
+
+
+def test_command_names_the_file_that_a_full_disk_does_not_take(tmp_path, monkeypatch, capsys):
+    path, out, file = tmp_path / "model.onnx", tmp_path / "better.onnx", tmp_path / "plan.json"
+    onnx.save(branches(), path)
+    regal_jax.order(from_onnx(path), method="lpmf").save(file)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pathlib.Path, "write_bytes", full)
+    assert main(["apply", str(file), str(path), "--out", str(out)]) == 2
+    assert f"error: {out}: cannot be written: No space left on device; " in capsys.readouterr().err
+    assert not out.exists()
 
 
 def test_command_takes_dimensions_and_inputs(tmp_path, capsys):

@@ -74,7 +74,7 @@ def _apply(args: argparse.Namespace) -> int:
     from regal_jax.execution import apply_to_onnx
     from regal_jax.importers.onnx_model import read_onnx
     from regal_jax.plan import Plan
-    from regal_jax.storage.atomic import replacing
+    from regal_jax.storage.atomic import replacing, writing
 
     for option in ("inputs", "force"):
         if getattr(args, option) and not args.measure:
@@ -91,7 +91,8 @@ def _apply(args: argparse.Namespace) -> int:
     print(f"{args.file}: {len(before)} nodes, {moved} of them elsewhere in the order of {args.plan}")
     try:
         with replacing(args.out) as file:
-            file.write_bytes(made.SerializeToString())
+            with writing(args.out):
+                file.write_bytes(made.SerializeToString())
             if args.measure:
                 _measure(args, file, options["dims"])
     except _WorseError as error:

@@ -1,5 +1,6 @@
 """Loops on the host that Numba compiles if it is installed (extra ``cpu``)."""
 
+import contextlib
 import functools
 import importlib.util
 import math
@@ -179,15 +180,16 @@ def pipeline(*, scalar: bool) -> dict[str, Any]:
 
 
 def _forgive(dispatcher: Any) -> None:
-    """Makes an unreadable cache an empty one to the dispatcher.
+    """Makes an unreadable cache an empty one to the dispatcher, and one that cannot be written no error.
 
     Numba reads the whole index of a function before it compares its age with the source. The index may name
-    a class that has moved since, or be damaged.
+    a class that has moved since, or be damaged. The disk may be full.
     """
     file = getattr(getattr(dispatcher, "_cache", None), "_cache_file", None)
     if file is not None:
         file._load_index = _or_else(dict, file._load_index)
         file.load = _or_else(lambda: None, file.load)
+        file.save = _if_it_can(file.save)
 
 
 def _load_less(dispatcher: Any, *, needs_arrays: bool) -> None:
@@ -210,6 +212,14 @@ def _load_less(dispatcher: Any, *, needs_arrays: bool) -> None:
         return load(signature, context)
 
     cache.load_overload = load_overload
+
+
+def _if_it_can(save: Callable[..., Any]) -> Callable[..., Any]:
+    def saved(*args: Any) -> None:
+        with contextlib.suppress(OSError):
+            save(*args)
+
+    return saved
 
 
 def _or_else(nothing: Callable[[], Any], load: Callable[..., Any]) -> Callable[..., Any]:

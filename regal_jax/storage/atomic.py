@@ -8,7 +8,7 @@ from pathlib import Path
 from regal_jax.errors import FormatError
 from regal_jax.storage.paths import path_text
 
-__all__ = ["replacing", "write_atomically", "writing"]
+__all__ = ["naming", "replacing", "write_atomically", "writing"]
 
 
 @contextlib.contextmanager
@@ -28,6 +28,15 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
         raise FormatError(
             f"{name}: cannot be written: {error.strerror or error}; check the directory"
         ) from None
+
+
+@contextlib.contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """A context in which an `OSError` gets the name ``path``; that of a full disk has none of its own."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from None
 
 
 @contextlib.contextmanager
@@ -56,7 +65,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:
     """Writes ``data`` atomically: readers of ``path`` see the old file or the new one.
 
     Raises:
-      OSError: The file cannot be written.
+      OSError: The file cannot be written; the error names it.
     """
-    with replacing(path) as file:
+    with naming(path), replacing(path) as file:
         file.write_bytes(data)

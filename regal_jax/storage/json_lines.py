@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from regal_jax.errors import FormatError
-from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.atomic import naming, write_atomically
 from regal_jax.storage.documents import parse_writable_json
 
 __all__ = ["JsonLines"]
@@ -66,11 +66,13 @@ class JsonLines:
         """Adds one object.
 
         Raises:
-          OSError: The file cannot be written.
+          OSError: The file cannot be written; the error names it.
         """
         # One unbuffered write per line, so that a killed process loses no finished line.
-        with open(self.path, "ab", buffering=0) as file:
-            file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+        line = memoryview(json.dumps(record, ensure_ascii=False).encode() + b"\n")
+        with naming(self.path), open(self.path, "ab", buffering=0) as file:
+            while line:
+                line = line[file.write(line) :]  # A disk that gets full takes a part of it, without an error.
 
     def replace(self, records: Sequence[Mapping[str, Any]]) -> None:
         """Replaces the whole list atomically."""

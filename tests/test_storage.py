@@ -1,0 +1,66 @@
+"""Writing: a disk that gets full is an error that names the file, and tears no line of a list."""
+
+import errno
+import os
+import pathlib
+
+import pytest
+
+from regal_jax.storage import json_lines
+from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.json_lines import JsonLines
+
+
+def _full(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_an_error_of_writing_names_the_file_that_was_asked_for(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with monkeypatch.context() as patch:
+        patch.setattr(pathlib.Path, "write_bytes", _full)
+        with pytest.raises(OSError, match="No space left on device") as error:
+            write_atomically(path, b"new")
+    assert (error.value.errno, error.value.filename) == (errno.ENOSPC, str(path))
+    assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"]
+    with pytest.raises(FileNotFoundError) as missing:
+        write_atomically(tmp_path / "absent" / "file", b"new")
+    assert missing.value.filename == str(tmp_path / "absent" / "file")
+
+
+class _Nearly:
+    """A file on a disk that has room for some bytes; `write` says how many it took, as that of the system."""
+
+    room = 0
+
+    def __init__(self, path, *_, **__):
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._file.close()
+
+    def write(self, data):
+        if not _Nearly.room:
+            _full()
+        taken = min(_Nearly.room, 5, len(data))
+        _Nearly.room -= taken
+        return self._file.write(data[:taken])
+
+
+def test_a_line_that_is_written_in_part_is_finished_or_an_error(tmp_path, monkeypatch):
+    lines = JsonLines(tmp_path / "list.jsonl")
+    monkeypatch.setattr(json_lines, "open", _Nearly, raising=False)
+    monkeypatch.setattr(_Nearly, "room", 30)
+    lines.append({"a": 1, "b": "text"})
+    with pytest.raises(OSError, match="No space left on device") as error:
+        lines.append({"a": 2, "b": "text"})
+    assert error.value.filename == str(lines.path)
+    assert lines.read() == [{"a": 1, "b": "text"}]
+    lines.mend()
+    monkeypatch.setattr(_Nearly, "room", 100)
+    lines.append({"a": 3})
+    assert lines.read() == [{"a": 1, "b": "text"}, {"a": 3}]
