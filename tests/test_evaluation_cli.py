@@ -56,6 +56,22 @@ def test_arguments_go_before_the_file(capsys):
     assert [json.loads(line)["seed"] for line in lines] == [3] * 4
 
 
+def test_the_capacity_is_that_of_a_file():
+    pathlib.Path("e.toml").write_text("other_seed = -1\ncapacity = 1.5\n")
+    quick = (*QUICK, "--evaluations", 60, "--quiet")
+    assert run("evaluate", *quick, "--config", "e.toml", "--out", "file") == 0
+    pathlib.Path("e.toml").write_text("other_seed = -1\n")
+    assert run("evaluate", *quick, "--config", "e.toml", "--capacity", 1.5, "--out", "option") == 0
+    assert run("evaluate", *quick, "--config", "e.toml", "--out", "option") == 0
+    found = []
+    for folder in ("file", "option"):
+        lines = pathlib.Path(folder, "results.jsonl").read_text().splitlines()
+        found.append([(r["method"], r["graph"], r["value"]) for r in map(json.loads, lines)])
+    assert found[0] == found[1][: len(found[0])]
+    assert len(found[1]) == 2 * len(found[0])
+    assert json.loads(pathlib.Path("file/evaluation.json").read_text())["config"]["capacity"] == 1.5
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -64,6 +80,12 @@ def test_arguments_go_before_the_file(capsys):
         (("--graphs", "set", "--methods", "magic"), "unknown 'magic'"),
         ((*QUICK, "--config", "none.toml"), "none.toml: cannot be read as TOML"),
         ((*QUICK, "--memory", "much"), "much"),
+        ((*QUICK, "--capacity", "-1"), "capacity: must be a number from 0 to 1e+06, got -1.0"),
+        ((*QUICK, "--capacity", "nan"), "capacity: must be a number from 0 to 1e+06, got nan"),
+        (
+            (*QUICK, "--capacity", "1.2", "--memory", "1GiB"),
+            "memory, capacity: are '1GiB' and 1.2; leave one out",
+        ),
         ((*QUICK, "--weights", "regal=nofile"), "weights: the suite 'regal' takes none; give a policy"),
         ((*QUICK, "--suite", "realistic", "--weights", "a=nofile"), "weights: the suite 'realistic' takes"),
         (("--report-only",), "no evaluation there"),
@@ -80,7 +102,7 @@ def test_bad_input_is_one_line(arguments, message, capsys):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("option", ["--policy=regal", "--limits=a", "--rounds=3"])
+@pytest.mark.parametrize("option", ["--policy=regal", "--limits=a", "--rounds=3", "--capacity=much"])
 def test_bad_arguments(option, capsys):
     with pytest.raises(SystemExit) as ended:
         run("evaluate", "--out", "out", option)

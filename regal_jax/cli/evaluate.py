@@ -29,6 +29,7 @@ examples:
   regal-jax evaluate --suite table-1-synthetic-makespan --small --graphs fresh --out table-1
   regal-jax evaluate --graphs synthetic/test --policy mine=policy.safetensors --out results
   regal-jax evaluate --graphs corpus --objective peak-memory --memory 16GiB --seeds 0,1,2 --out results
+  regal-jax evaluate --graphs corpus --devices 4 --transfer nvlink4 --capacity 1.2 --out results
   regal-jax evaluate --graphs sample --limit 5 --methods brkga,auto --limits none --out quick
   regal-jax evaluate --suite realistic --cases 60 --methods auto --out realistic
   regal-jax evaluate --suite topological-order --graphs corpus --weights topoformer=default --out orders
@@ -68,6 +69,13 @@ def add_evaluate(subparsers: Subparsers) -> None:
     )
     _suite(evaluate)
     _problem(evaluate, "test")
+    evaluate.add_argument(
+        "--capacity",
+        type=float,
+        metavar="RATIO",
+        help="capacity of each device relative to an even split of a graph's memory, in place of --memory: "
+        "1.2, for example (default 0: --memory)",
+    )
     _methods(evaluate)
     evaluate.set_defaults(run=_evaluate)
     _add_tune(subparsers)
@@ -269,7 +277,8 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 _PLAIN = (
     "suite", "cases", "sizes", "graphs", "split", "limit", "max_ops", "objective", "devices", "memory",
-    "transfer", "methods", "tuned", "evaluations", "seeds", "limits", "budgets", "cp_sat_seconds", "chunk",
+    "capacity", "transfer", "methods", "tuned", "evaluations", "seeds", "limits", "budgets", "cp_sat_seconds",
+    "chunk",
 )  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """`EvaluationConfig`: the settings of an evaluation; read from TOML."""
 
 import dataclasses
+import math
 import os
 import string
 from collections.abc import Iterable, Mapping, Sequence
@@ -48,10 +49,10 @@ class EvaluationConfig:
         `regal_jax.datasets.load_graphs`. If a folder has a part named after `split`, only that part is read.
       suite: ``"regal"`` repeats the experiments of the REGAL papers. ``"realistic"`` runs the cases of
         `regal_jax.experiments.realistic`; it ignores `graphs`, `split`, `limit`, `max_ops`, `contract`,
-        `objective`, `devices`, `memory` and `transfer`, and its reference has warm starts.
+        `objective`, `devices`, `memory`, `capacity` and `transfer`, and its reference has warm starts.
         ``"topological-order"`` runs the orders on one device of `regal_jax.experiments.topological_order`; it
-        ignores `objective`, `devices`, `memory`, `transfer`, `contract`, `max_ops`, `other_seed`, `limits`,
-        `budgets` and `chunk`, and `graphs` may be empty. ``"robust-scheduling"`` runs
+        ignores `objective`, `devices`, `memory`, `capacity`, `transfer`, `contract`, `max_ops`, `other_seed`,
+        `limits`, `budgets` and `chunk`, and `graphs` may be empty. ``"robust-scheduling"`` runs
         `regal_jax.experiments.robust_scheduling`; it ignores the same fields, except that `max_ops`
         and `limit` hold for its real graphs (0 for 128 ops and 4 graphs). Its `methods` are sources of
         `regal_jax.robust`, and names of `options` that have a ``source``.
@@ -81,7 +82,7 @@ class EvaluationConfig:
       devices: Number of devices ``D``.
       memory: Capacity of each device, as `Cluster.uniform` takes it.
       capacity: Capacity of each device relative to an even split: the least peak of heuristics on one device,
-        divided by `devices`. It is at least the lower bound of the peak. 0 for `memory`.
+        divided by `devices`. It is at least the lower bound of the peak. 0 for `memory`; not both.
       transfer: Transfer model, as `Cluster.uniform` takes it; by default blocking at no cost, as in the
         papers.
       evaluations: Budget of every search of the table; "BRKGA 5K" is BRKGA with this budget.
@@ -181,6 +182,10 @@ class EvaluationConfig:
         set_(self, "sizes", _whole_numbers("sizes", sizes, 1))
         set_(self, "temperature", check_number("temperature", self.temperature, 1e-6, 1e6))
         set_(self, "capacity", check_number("capacity", self.capacity, 0, 1e6))
+        if self.capacity and self.memory not in ("inf", math.inf):
+            raise ConfigError(
+                f"memory, capacity: are {shown(self.memory)} and {self.capacity:g}; leave one out"
+            )
         for name in ("limits", "budgets"):
             set_(self, name, _whole_numbers(name, getattr(self, name), 1))
         default = {"topological-order": _ORDERING, "robust-scheduling": _ROBUST}.get(self.suite, _DEFAULT)
