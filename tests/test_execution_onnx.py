@@ -497,6 +497,15 @@ def test_command(tmp_path, capsys):
     assert f"error: {absent}: cannot be read: No such file" in capsys.readouterr().err
 
 
+def test_what_is_no_model_or_no_plan():
+    proto = branches()
+    for call in (lambda m: apply_to_onnx(planned(proto), m), measure_onnx, lambda m: compare_onnx(m, m)):
+        with pytest.raises(FormatError, match="model: got int; give the path of an"):
+            call(3)
+    with pytest.raises(ConfigError, match="plan: give a Plan, got NoneType"):
+        apply_to_onnx(None, proto)
+
+
 def test_command_names_the_file_that_a_full_disk_does_not_take(tmp_path, monkeypatch, capsys):
     path, out, file = tmp_path / "model.onnx", tmp_path / "better.onnx", tmp_path / "plan.json"
     onnx.save(branches(), path)

@@ -129,7 +129,7 @@ def compare(
       >>> comparison.best, [row["method"] for row in comparison.rows]
       ('critical-path', ['single-device', 'critical-path'])
     """
-    if isinstance(methods, str) or not len(methods):
+    if isinstance(methods, str) or not isinstance(methods, (Sequence, Mapping)) or not methods:
         raise ConfigError(f"methods: give a list of at least one method, got {methods!r}")
     made = list(map(solver, methods.values() if isinstance(methods, Mapping) else methods))
     names = list(methods) if isinstance(methods, Mapping) else [one.name for one in made]

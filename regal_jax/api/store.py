@@ -10,6 +10,7 @@ from regal_jax.errors import FormatError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Plan
 from regal_jax.plan.files import cluster_document
+from regal_jax.storage.paths import folder_path
 
 __all__ = ["PlanStore"]
 
@@ -29,7 +30,7 @@ class PlanStore:
     """
 
     def __init__(self, folder: str | os.PathLike[str], call: str) -> None:
-        self._folder, self._call = pathlib.Path(folder), call
+        self._folder, self._call = folder_path(folder), call
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def path(self, graph: ComputationGraph, cluster: Cluster) -> pathlib.Path:

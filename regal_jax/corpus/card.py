@@ -17,6 +17,7 @@ from regal_jax.graph import ComputationGraph
 from regal_jax.graph.units import format_bytes, format_time
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.json_lines import JsonLines
+from regal_jax.storage.paths import folder_path
 
 __all__ = ["BEGINS", "ENDS", "LICENCES", "CardFacts", "card_facts", "degrees", "format_card", "write_card"]
 
@@ -90,7 +91,7 @@ def card_facts(folder: str | os.PathLike[str], *, progress: Callable[..., Any] |
     Raises:
       FormatError: There is no corpus, it is damaged, or empty.
     """
-    root = pathlib.Path(folder)
+    root = folder_path(folder)
     records = corpus_records(root)
     if not records:
         raise FormatError(f"{root}: the corpus has no graphs yet; run 'regal-jax corpus build --out {root}'")

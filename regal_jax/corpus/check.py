@@ -16,6 +16,7 @@ from regal_jax.graph import Cluster, ComputationGraph, topology_hash
 from regal_jax.importers import load_graph
 from regal_jax.runtime.interrupts import interrupt_at_end
 from regal_jax.search.config import MAX_EVALUATIONS
+from regal_jax.storage.paths import folder_path
 
 __all__ = ["check_corpus"]
 
@@ -49,7 +50,7 @@ def check_corpus(
       KeyboardInterrupt: Ctrl-C was pressed.
     """
     check_whole("evaluations", evaluations, 1, MAX_EVALUATIONS)
-    root = pathlib.Path(folder)
+    root = folder_path(folder)
     records = sorted(corpus_records(root), key=lambda record: (record["ops"], record["path"]))
     splits = partition(records, read_family_splits()).topologies
     failures: dict[str, str] = {}

@@ -22,6 +22,7 @@ from regal_jax.datasets.corpus_reader import corpus_records
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.documents import parse_json
+from regal_jax.storage.paths import path_text
 from regal_jax.storage.reading import read_limited
 
 __all__ = ["FAMILY_SPLITS", "read_family_splits", "write_family_splits"]
@@ -42,6 +43,7 @@ def read_family_splits(path: str | os.PathLike[str] = FAMILY_SPLITS) -> dict[str
     Raises:
       FormatError: The file is missing or is not such a table.
     """
+    path = path_text(path)
     remedy = "make one with 'regal-jax corpus splits'"
     try:
         document = parse_json(read_limited(path))

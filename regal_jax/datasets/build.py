@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from regal_jax.checks import check_whole
+from regal_jax.checks import check_callback, check_kind, check_whole
 from regal_jax.datasets.candidates import SPLITS, Recipe, draw_candidate
 from regal_jax.datasets.choices import Choice, Keep, choose, settle
 from regal_jax.datasets.manifest import (
@@ -99,7 +99,12 @@ def build_set(
       ConfigError: A setting is invalid or differs from those of the build, or the folder has other files.
       FormatError: A file cannot be written, for example on a full disk. A new call resumes the build.
     """
-    root, recipe = folder_path(root), recipe or Recipe()
+    root, recipe = folder_path(root), Recipe() if recipe is None else recipe
+    check_kind("recipe", recipe, Recipe)
+    check_kind("sizes", {} if sizes is None else sizes, Mapping)
+    check_kind("filter_settings", {} if filter_settings is None else filter_settings, Mapping)
+    check_callback("keep", keep)
+    check_kind("archive", archive, bool)
     sizes = dict.fromkeys(SPLITS, 0) | dict(SIZES if sizes is None else sizes)
     batch = min(_BLOCK, 2 * max(sizes.values())) if batch is None else batch
     _check(sizes, seed, jobs, batch)

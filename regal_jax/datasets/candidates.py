@@ -1,13 +1,13 @@
 """Candidates for a synthetic set: each graph is a function of its own numbers alone."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.checks import check_whole
+from regal_jax.checks import check_kind, check_whole
 from regal_jax.datasets.regal import regal_graph, undirected
 from regal_jax.datasets.topologies import TOPOLOGIES
 from regal_jax.errors import ConfigError
@@ -43,6 +43,8 @@ class Recipe:
     def __post_init__(self) -> None:
         check_whole("least_ops", self.least_ops, 1)
         check_whole("most_ops", self.most_ops, self.least_ops)
+        check_kind("topologies", self.topologies, Sequence)
+        check_kind("parameters", self.parameters, Mapping)
         if not self.topologies:
             raise ConfigError(f"topologies: none; use some of {', '.join(TOPOLOGIES)}")
         for name in self.parameters:

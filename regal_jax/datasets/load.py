@@ -15,6 +15,7 @@ from regal_jax.examples import load_example
 from regal_jax.graph import Cluster, ComputationGraph, without_residents
 from regal_jax.plan import Objective, contract, contract_for
 from regal_jax.runtime.interrupts import interruptible
+from regal_jax.storage.paths import path_text
 
 __all__ = ["NAMED_PATHS", "SAMPLE_PATH", "chosen_graphs", "computing_graphs", "load_graphs", "one_graph"]
 
@@ -107,7 +108,7 @@ def one_graph() -> ComputationGraph:
 
 def _read(path: str | os.PathLike[str], split: str, max_ops: int) -> Iterable[ComputationGraph]:
     """Graphs one after another; from a corpus, those of at most ``max_ops`` ops, or all if there are none."""
-    folder = pathlib.Path(path)
+    folder = pathlib.Path(path_text(path))
     if str(path) == SAMPLE_PATH:
         return (graph for _, graph in load_sample(split))
     if str(path) == ONE_PATH:

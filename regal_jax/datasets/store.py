@@ -16,6 +16,7 @@ from regal_jax.graph import ComputationGraph
 from regal_jax.importers import FORMATS, load_graph, parse_cost_graph, parse_native, parse_stg
 from regal_jax.importers.files import MAX_FILE_BYTES, graph_name
 from regal_jax.storage.atomic import replacing
+from regal_jax.storage.paths import path_text
 from regal_jax.storage.reading import check_regular
 
 __all__ = ["Entry", "GraphSet", "iterate_set", "pack", "read_set"]
@@ -80,6 +81,7 @@ def read_set(path: str | os.PathLike[str], *, progress: Callable[..., Any] | Non
     Raises:
       FormatError: The path does not exist, or no graph can be read from it.
     """
+    path_text(path)
     names, graphs, broken = [], [], []
     entries = iterate_set(path)
     for entry in entries if progress is None else progress(entries, unit="file", desc="reading"):
@@ -109,7 +111,7 @@ def iterate_set(path: str | os.PathLike[str]) -> Iterator[Entry]:
     Raises:
       FormatError: The path does not exist.
     """
-    root = pathlib.Path(path)
+    root = pathlib.Path(path_text(path))
     if not root.exists():
         raise FormatError(f"{root}: no such file or folder; check the path")
     if root.is_dir():

@@ -130,7 +130,7 @@ def load_example(
       >>> load_example("mlp", batch_size=8).name
       'mlp'
     """
-    if name not in EXAMPLES:
+    if not isinstance(name, str) or name not in EXAMPLES:
         raise ConfigError(f"example: there is no {name!r}; use one of {', '.join(EXAMPLES)}")
     step = EXAMPLES[name].build(batch_size)
     return from_jax(

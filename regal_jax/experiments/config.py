@@ -7,7 +7,7 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
-from regal_jax.checks import check_number, check_whole, known_name, real, shown
+from regal_jax.checks import check_kind, check_number, check_whole, known_name, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.experiments.networks import network_rows
 from regal_jax.experiments.registry import GUIDED, is_method_name, method_name, method_names
@@ -174,6 +174,8 @@ class EvaluationConfig:
         for name in ("contract", "warm_up", "untrained", "same_time"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}: must be true or false, got {getattr(self, name)!r}")
+        for name in ("split", "tuned"):
+            check_kind(name, getattr(self, name), str)
         if not isinstance(self.digest, str) or not set(self.digest) <= set(string.hexdigits.lower()):
             raise ConfigError(f"digest: give hexadecimal digits, got {self.digest!r}")
         set_(self, "seeds", _whole_numbers("seeds", self.seeds, 0))
@@ -223,6 +225,8 @@ class EvaluationConfig:
                 raise ConfigError(f"{field}: must be a table, got {getattr(self, field)!r}")
         for field in ("options", "policies"):
             table = getattr(self, field)
+            for name in table:
+                check_kind(f"{field}: name", name, str)
             names = self._spelled(field, table)
             object.__setattr__(self, field, dict(zip(names, table.values(), strict=True)))
         if self.suite == "robust-scheduling":

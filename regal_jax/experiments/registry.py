@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from regal_jax.checks import known_name
+from regal_jax.checks import check_kind, known_name
 from regal_jax.errors import ConfigError
 from regal_jax.experiments.method import Method
 from regal_jax.experiments.quick_start import brkga_from_quick_schedule
@@ -83,7 +83,9 @@ def make_method(name: str, /, *, settings: Mapping[str, Any] | None = None, **op
       ConfigError: The name is unknown, the method does not have an option, or an option is missing.
       FormatError: The file of tuned settings is damaged.
     """
+    check_kind("method", name, str)
     name = method_name(name)
+    check_kind("settings", settings or {}, Mapping)
     fixed = _FIXED.fullmatch(name)
     if fixed:
         name, number = fixed[1].lower(), 1000 * int(fixed[2])

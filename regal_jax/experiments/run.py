@@ -8,6 +8,7 @@ from typing import Any, Final
 import jax
 import numpy as np
 
+from regal_jax.checks import check_kind
 from regal_jax.engines import Engine, opened
 from regal_jax.errors import ClusterError, ConfigError, GraphError, MissingExtraError, WorkerError
 from regal_jax.experiments.config import EvaluationConfig
@@ -68,6 +69,7 @@ def run_evaluation(
       >>> run_evaluation(config, "results").finished
       True
     """
+    check_kind("config", config, EvaluationConfig)
     folder = folder_path(out)
     if engine != "local" and config.suite not in _ON_ENGINES:
         raise ConfigError(f"engine: the suite {config.suite!r} runs in this process; leave the engine out")

@@ -7,7 +7,7 @@ import json
 import os
 import pathlib
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, Self
 
@@ -15,15 +15,16 @@ import jax
 import numpy as np
 
 from regal_jax.api import optimize_many
-from regal_jax.checks import whole
+from regal_jax.checks import check_callback, check_kind, check_whole, whole
 from regal_jax.engines import Engine, opened
 from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, plan_fitness
 from regal_jax.runtime.interrupts import interrupt_at_end, interruptible
 from regal_jax.search import BrkgaConfig
+from regal_jax.search.config import MAX_EVALUATIONS
 from regal_jax.solvers import Brkga
-from regal_jax.solvers.loop.settings import each, one_seed
+from regal_jax.solvers.loop.settings import check_pairs, each, one_seed
 from regal_jax.storage.atomic import write_atomically, writing
 from regal_jax.storage.documents import parse_json
 from regal_jax.storage.json_lines import JsonLines
@@ -144,8 +145,13 @@ def tune(
       FormatError: The file of results is damaged.
       KeyboardInterrupt: Ctrl-C was pressed. The finished points are in the file of results.
     """
+    check_kind("graphs", graphs, Iterable)
     graphs = list(graphs)
     clusters = each(clusters, len(graphs))
+    check_pairs(graphs, clusters)
+    check_kind("grid", grid, Mapping)
+    check_whole("evaluations", evaluations, 1, MAX_EVALUATIONS)
+    check_callback("progress", progress)
     points = _points(grid)
     if not graphs or not points:
         raise ConfigError("tune: needs at least one graph and one possible point of the grid")
@@ -153,7 +159,7 @@ def tune(
     with opened(engine) as workers:
         if results is None:
             return _best(graphs, clusters, points, options, None, progress, workers)
-        path = pathlib.Path(results)
+        path = pathlib.Path(path_text(results))
         with locked_file(path):
             return _best(graphs, clusters, points, options, JsonLines(path, "tune again"), progress, workers)
 

@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from regal_jax.checks import check_whole
+from regal_jax.checks import check_kind, check_whole
 from regal_jax.errors import ConfigError
-from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph import MAX_DEVICES, Cluster, ComputationGraph
 from regal_jax.graph.pairing import allowed_matrix, runtime_matrix
 from regal_jax.ordering.relations import Relation, relation_matrix
 from regal_jax.runtime.interrupts import interruptible
@@ -91,9 +91,11 @@ def make_schedule_inputs(
     References:
       Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, appendix E.1.
     """
+    check_kind("graph", graph, ComputationGraph)
+    check_kind("cluster", cluster, Cluster)
     size, most = graph.num_ops, cluster.num_devices
-    n = max(size, 1) if ops is None else check_whole("schedule inputs: ops", ops, 1)
-    d = most if devices is None else check_whole("schedule inputs: devices", devices, 1)
+    n = max(size, 1) if ops is None else check_whole("schedule inputs: ops", ops, 1, 2**16 - 1)
+    d = most if devices is None else check_whole("schedule inputs: devices", devices, 1, MAX_DEVICES)
     if size > n:
         raise ConfigError(f"schedule inputs: graph {graph.name!r} has {size} ops, more than {n}; give more")
     if most > d:

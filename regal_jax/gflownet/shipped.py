@@ -3,6 +3,7 @@
 import functools
 from typing import TYPE_CHECKING, Final
 
+from regal_jax.checks import check_kind
 from regal_jax.storage.shipped import shipped_weights
 
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ def default_gflownet() -> "SchedulePolicy":
     return shipped_gflownet("default")
 
 
-@functools.cache
 def shipped_gflownet(name: str) -> "SchedulePolicy":
     """A network that is installed with the package.
 
@@ -41,6 +41,12 @@ def shipped_gflownet(name: str) -> "SchedulePolicy":
     Raises:
       ConfigError: Another name.
     """
+    check_kind("weights", name, str)
+    return _load(name)
+
+
+@functools.cache
+def _load(name: str) -> "SchedulePolicy":
     with shipped_weights("regal_jax.gflownet", SHIPPED, name) as path:
         # Flax takes as long to load as JAX does.
         from regal_jax.gflownet.weights import load_gflownet

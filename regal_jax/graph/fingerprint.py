@@ -4,6 +4,7 @@ import hashlib
 
 import numpy as np
 
+from regal_jax.checks import check_kind
 from regal_jax.graph.computation_graph import ComputationGraph
 from regal_jax.graph.refinement import AFTER, BEFORE, MADE, OP, OPERAND, READ, TENSOR, WORD, mix, refine
 
@@ -32,6 +33,7 @@ def topology_hash(graph: ComputationGraph) -> str:
     References:
       Shervashidze et al. 2011, "Weisfeiler-Lehman Graph Kernels", JMLR 12, section 2.
     """
+    check_kind("graph", graph, ComputationGraph)
     ops, tensors = _unfold(graph)
     classes = 0
     while True:

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from regal_jax.checks import check_kind
 from regal_jax.errors import GraphError
 from regal_jax.graph.computation_graph import ComputationGraph
 
@@ -23,6 +24,7 @@ def induced(graph: ComputationGraph, ops: np.ndarray, *, name: str | None = None
     Raises:
       GraphError: ``ops`` has another shape, or marks no op.
     """
+    check_kind("graph", graph, ComputationGraph)
     ops = np.asarray(ops, bool)
     if ops.shape != (graph.num_ops,) or not ops.any():
         raise GraphError(
@@ -65,6 +67,7 @@ def without_residents(graph: ComputationGraph) -> ComputationGraph:
     Raises:
       GraphError: No other op is left.
     """
+    check_kind("graph", graph, ComputationGraph)
     start = np.array([kind == "start" for kind in graph.op_kinds]) & ~graph.runtime.reshape(
         graph.num_ops, -1
     ).any(axis=1)

@@ -12,6 +12,7 @@ A ``MultiDiGraph`` whose nodes are ops, by name and in the graph's order:
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
+from regal_jax.checks import check_kind
 from regal_jax.errors import GraphError, MissingExtraError
 from regal_jax.graph.builder import GraphBuilder
 from regal_jax.graph.computation_graph import ComputationGraph
@@ -28,6 +29,7 @@ def to_networkx(graph: ComputationGraph) -> "networkx.MultiDiGraph":
     Raises:
       MissingExtraError: networkx is not installed.
     """
+    check_kind("graph", graph, ComputationGraph)
     try:
         import networkx
     except ImportError:

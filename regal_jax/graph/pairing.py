@@ -1,11 +1,13 @@
 """Properties of a graph on a cluster: allowed devices, runtimes and transfer times."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
+from regal_jax.checks import check_kind
 from regal_jax.errors import ClusterError
 from regal_jax.graph.cluster import Cluster
 from regal_jax.graph.computation_graph import ComputationGraph
@@ -22,11 +24,21 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def once_a_pair(function: _Function) -> _Function:
     """Caches a function of a graph and hashable arguments, a cluster for instance.
 
-    The graph keeps the last results; arrays become read-only.
+    The graph keeps the last results; arrays become read-only. What is no graph or no cluster is refused with
+    `ConfigError`.
     """
+    signature = inspect.signature(function)
+    names = list(signature.parameters)
+    has_cluster = names[1:2] == ["cluster"]
 
     @functools.wraps(function)
-    def call(graph: ComputationGraph, *arguments: Any) -> Any:
+    def call(*arguments: Any, **named: Any) -> Any:
+        if named or len(arguments) != len(names):
+            arguments = signature.bind(*arguments, **named).args
+        graph, arguments = cast(ComputationGraph, arguments[0]), arguments[1:]
+        check_kind("graph", graph, ComputationGraph)
+        if has_cluster:
+            check_kind("cluster", arguments[0], Cluster)
         kept = graph.said_of_clusters.setdefault(function.__qualname__, {})
         if arguments not in kept:
             found = function(graph, *arguments)

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from regal_jax.checks import known_name
+from regal_jax.checks import check_kind, check_whole, known_name
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
 from regal_jax.heuristics.heft import graham_schedule, heft_schedule
@@ -360,10 +360,12 @@ def run_heuristic(
       >>> run_heuristic("critical-path", generate("chain", 3, seed=0), Cluster.uniform(2)).makespan
       156.0
     """
-    found = HEURISTICS.get(known_name(name, HEURISTICS))
+    found = HEURISTICS.get(known_name(name, HEURISTICS)) if isinstance(name, str) else None
     if found is None:
         raise ConfigError(f"method: unknown heuristic {name!r}; use one of {', '.join(HEURISTICS)}")
-    return found(graph, cluster, objective, seed=seed)
+    check_kind("graph", graph, ComputationGraph)
+    check_kind("cluster", cluster, Cluster)
+    return found(graph, cluster, objective, seed=check_whole("seed", seed, 0))
 
 
 def heuristic_plans(
@@ -398,4 +400,7 @@ def best_heuristic(
       objective: The quantity by which plans are ranked; plans that exceed the memory come last.
       seed: Seed of heuristics with random choices.
     """
+    check_kind("graph", graph, ComputationGraph)
+    check_kind("cluster", cluster, Cluster)
+    check_whole("seed", seed, 0)
     return sorted(heuristic_plans(graph, cluster, objective, seed=seed), key=lambda plan: plan.sort_key)

@@ -5,6 +5,7 @@ Protobuf is imported on first use, so that other formats do not need it.
 
 import numpy as np
 
+from regal_jax.checks import check_kind
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.importers.refusals import ACCEPT_LOSS, refuse_constraints
@@ -44,6 +45,7 @@ def parse_cost_graph(text: str, *, name: str = "graph") -> ComputationGraph:
 
     from regal_jax.importers.cost_graph_proto import new_cost_graph
 
+    check_kind("text", text, str)
     message = new_cost_graph()
     try:
         text_format.Parse(text, message)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from regal_jax.checks import real, shown
+from regal_jax.checks import check_kind, real, shown
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.importers.files import PathLike, at_path, graph_name, read_text
@@ -104,6 +104,7 @@ def parse_hlo(
     Raises:
       FormatError, GraphError, ConfigError: As `from_hlo`.
     """
+    check_kind("text", text, str)
     profiles = profile_list(profile)
     if real(while_trip_count, 0) is None:
         raise ConfigError(f"while_trip_count: {shown(while_trip_count)} must be finite and zero or more")

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from regal_jax.checks import check_kind
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.graph.units import TIME_UNITS
@@ -32,6 +33,7 @@ def format_native(graph: ComputationGraph) -> str:
     Returns:
       JSON text from which `parse_native` makes a graph of the same name and content hash.
     """
+    check_kind("graph", graph, ComputationGraph)
     offset, tensor = graph.inputs
     control_offset, control = graph.control_predecessors
     inputs, controls = tensor.tolist(), control.tolist()

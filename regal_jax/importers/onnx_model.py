@@ -18,7 +18,7 @@ from regal_jax.importers.onnx_sharing import shared_buffers
 from regal_jax.importers.roofline import DeviceProfile, find_profile
 from regal_jax.runtime.interrupts import interruptible
 
-__all__ = ["MAX_MODEL_BYTES", "OnnxOps", "from_onnx", "onnx_ops", "parse_onnx", "read_onnx"]
+__all__ = ["MAX_MODEL_BYTES", "OnnxOps", "check_model", "from_onnx", "onnx_ops", "parse_onnx", "read_onnx"]
 
 MAX_MODEL_BYTES: Final = 2**31
 """Largest ``.onnx`` file, the limit of protobuf. Larger models have external weights, which are not read."""
@@ -56,13 +56,22 @@ def from_onnx(model: PathLike | Any, **options: Any) -> ComputationGraph:
       ('x', 'start', 'relu')
     """
     if not isinstance(model, (str, os.PathLike)):
-        if not isinstance(model, import_onnx().ModelProto):
-            raise FormatError(
-                f"model: got {type(model).__name__}; give the path of an .onnx file, or a ModelProto"
-            )
         return onnx_ops(model, **options).graph
     with at_path(model):
         return parse_onnx(read_bytes(model, MAX_MODEL_BYTES), **{"name": graph_name(model), **options})
+
+
+def check_model(model: Any) -> None:
+    """Checks that ``model``, which is no path, is a ``ModelProto``.
+
+    Raises:
+      FormatError: It is something else.
+      MissingExtraError: `onnx` is not installed.
+    """
+    if not isinstance(model, import_onnx().ModelProto):
+        raise FormatError(
+            f"model: got {type(model).__name__}; give the path of an .onnx file, or a ModelProto"
+        )
 
 
 def read_onnx(path: PathLike) -> Any:
@@ -146,6 +155,7 @@ def onnx_ops(
     Raises:
       ConfigError, FormatError, GraphError, MissingExtraError: As `parse_onnx`.
     """
+    check_model(model)
     if not model.graph.node:
         raise FormatError("an ONNX model without nodes; is this the right file?")
     graph, values, assumed = infer_values(model, dims or {})

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from regal_jax.checks import check_kind
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph
 
@@ -22,6 +23,7 @@ def refuse_constraints(graph: ComputationGraph, what: str, lossy: bool) -> None:
     Raises:
       FormatError: The graph has runtimes for several devices, or constraints on placement without ``lossy``.
     """
+    check_kind("graph", graph, ComputationGraph)
     if graph.runtime.ndim == 2:
         raise FormatError(
             f"graph {graph.name!r}: runtime: {what} holds one runtime per op, not one per device; "

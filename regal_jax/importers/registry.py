@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from regal_jax.checks import check_kind
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.cost_graph import format_cost_graph, parse_cost_graph
@@ -116,7 +117,7 @@ def find_format(path: PathLike, name: str | None = None) -> FileFormat:
       FormatError: There is no such format, or ``path`` is no path.
     """
     file = path_text(path)
-    if name is not None and name in FORMATS:
+    if isinstance(name, str) and name in FORMATS:
         return FORMATS[name]
     found = [f for f in FORMATS.values() if file.lower().endswith(f.suffixes)]
     if name is None and found:
@@ -176,6 +177,7 @@ def save_graph(graph: ComputationGraph, path: PathLike, format: str | None = Non
       >>> load_graph("chain.json").content_hash == graph.content_hash
       True
     """
+    check_kind("graph", graph, ComputationGraph)
     found = find_format(path, format)
     if found.format is None:
         raise FormatError(f"{os.fspath(path)}: {found.description} cannot be written; save as .json")

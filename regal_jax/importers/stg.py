@@ -9,6 +9,7 @@ footer of lines that start with ``#``.
 import re
 from typing import Final
 
+from regal_jax.checks import check_kind
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.importers.refusals import refuse_constraints
@@ -37,6 +38,7 @@ def parse_stg(
       FormatError: A row is invalid; names its line.
       GraphError: The graph breaks a rule, e.g. has a cycle.
     """
+    check_kind("text", text, str)
     rows = [
         (number, line.split())
         for number, line in enumerate(text.splitlines(), 1)

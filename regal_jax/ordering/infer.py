@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from regal_jax.checks import check_whole
+from regal_jax.checks import check_kind, check_whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.ordering.config import Decoder
@@ -99,6 +99,9 @@ def decode_orders(
     if decoding not in Decoding.__members__.values():
         raise ConfigError(f"decoding: unknown {decoding!r}; use one of {', '.join(Decoding)}")
     check_whole("candidates", candidates, 1)
+    check_kind("graphs", graphs, Sequence)
+    for graph in graphs:
+        check_kind("graphs", graph, ComputationGraph)
     check_keys(len(graphs), keys)
     alone = model.config.decoder is Decoder.AUTOREGRESSIVE
     groups: dict[tuple[Bucket, int], list[int]] = {}

@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import jax
 import numpy as np
 
-from regal_jax.checks import check_whole
+from regal_jax.checks import check_kind, check_whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
 from regal_jax.ordering.config import TopoformerConfig
@@ -89,9 +89,12 @@ def make_order_inputs(
     References:
       Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", appendix C.5.
     """
+    check_kind("graphs", graphs, Iterable)
     graphs = list(graphs)
     if not graphs:
         raise ConfigError("order inputs: no graphs; give at least one")
+    for graph in graphs:
+        check_kind("graphs", graph, ComputationGraph)
     largest = max(graphs, key=lambda graph: graph.num_ops)
     n = largest.num_ops if ops is None else check_whole("order inputs: ops", ops, 1)
     if largest.num_ops > n:

@@ -5,6 +5,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from regal_jax.checks import check_kind
 from regal_jax.graph import ComputationGraph
 from regal_jax.graph.topology import offsets, rows
 from regal_jax.runtime.compiling import compiled, usable
@@ -111,6 +112,7 @@ def relation_matrix(graph: ComputationGraph, links: Links | None = None) -> np.n
     References:
       Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", section 4.1.
     """
+    check_kind("graph", graph, ComputationGraph)
     n, links = graph.num_ops, distinct_edges(graph) if links is None else links
     ancestors, reduced = _ancestors(graph, links)
     codes = _unpacked(ancestors, n)

@@ -3,6 +3,7 @@
 import functools
 from typing import TYPE_CHECKING, Final
 
+from regal_jax.checks import check_kind
 from regal_jax.storage.shipped import shipped_weights
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ def default_topoformer() -> "Topoformer":
     return shipped_topoformer("default")
 
 
-@functools.cache
 def shipped_topoformer(name: str) -> "Topoformer":
     """A network that is installed with the package.
 
@@ -35,6 +35,12 @@ def shipped_topoformer(name: str) -> "Topoformer":
     Raises:
       ConfigError: Another name.
     """
+    check_kind("weights", name, str)
+    return _load(name)
+
+
+@functools.cache
+def _load(name: str) -> "Topoformer":
     with shipped_weights("regal_jax.ordering", SHIPPED, name) as path:
         # Flax takes as long to load as JAX does.
         from regal_jax.ordering.weights import load_topoformer

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from regal_jax.checks import check_kind
 from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
 from regal_jax.plan.bounds import Objective
@@ -45,8 +46,11 @@ def adapt_plan(
     Raises:
       PlanError: ``plan`` is for another graph, or no valid order of its ops.
       ClusterError: ``cluster`` does not fit the graph.
+      ConfigError: An argument is of another kind.
     """
     index = _op_index(plan, graph)
+    check_kind("cluster", cluster, Cluster)
+    check_kind("provenance", {} if provenance is None else provenance, Mapping)
     placement, target = _placement(plan, graph, cluster, index)
     objective = plan.objective if objective is None else objective
     provenance = without_proof(plan.provenance) if provenance is None else provenance

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from regal_jax.checks import shown
+from regal_jax.checks import check_kind, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph import (
     Cluster,
@@ -217,7 +217,11 @@ def critical_path(graph: ComputationGraph, runtime: np.ndarray, wait: np.ndarray
       graph: The graph.
       runtime: ``[N]``, runtime of each op.
       wait: ``[E]``, time between each input (by `ComputationGraph.inputs`) and its reader; ``None`` for 0.
+
+    Raises:
+      ConfigError: The graph is of another kind.
     """
+    check_kind("graph", graph, ComputationGraph)
     finish = runtime.tolist()
     waits = np.zeros(len(graph.inputs[1])).tolist() if wait is None else wait.tolist()
     offset, tensor = graph.inputs
@@ -234,6 +238,7 @@ def critical_path(graph: ComputationGraph, runtime: np.ndarray, wait: np.ndarray
 
 def parallelism(graph: ComputationGraph) -> float:
     """Ratio of total work to longest path, with mean runtimes; 1 if there is no work."""
+    check_kind("graph", graph, ComputationGraph)
     runtime = graph.runtime if graph.runtime.ndim == 1 else graph.runtime.mean(axis=1)
     longest = critical_path(graph, runtime)
     return float(runtime.sum() / longest) if longest > 0 else 1.0

@@ -239,8 +239,13 @@ def contract_for(
 
     Memory matters if it is the objective, or if no device could run the whole graph in topological order
     within its capacity. Larger capacities never bind.
+
+    Raises:
+      ConfigError: As `contract`, or the cluster is none, or there is no such objective.
     """
-    counts = objective == Objective.PEAK_MEMORY or min(cluster.memory) < _alone(graph)
+    check_kind("graph", graph, ComputationGraph)
+    check_kind("cluster", cluster, Cluster)
+    counts = Objective(objective) is Objective.PEAK_MEMORY or min(cluster.memory) < _alone(graph)
     return contract(graph, devices=cluster.num_devices, spare_memory=counts, max_share=max_share)
 
 

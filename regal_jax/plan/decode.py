@@ -4,6 +4,7 @@ import heapq
 
 import numpy as np
 
+from regal_jax.checks import check_kind
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix
 from regal_jax.plan.replay import check_placement
 
@@ -50,6 +51,8 @@ def decode_order(
     Raises:
       PlanError: ``placement`` is not valid.
     """
+    check_kind("graph", graph, ComputationGraph)
+    check_kind("cluster", cluster, Cluster)
     n, d = graph.num_ops, cluster.num_devices
     placement = np.asarray(placement, dtype=np.int64)
     check_placement(graph, cluster, placement)

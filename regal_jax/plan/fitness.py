@@ -1,5 +1,6 @@
 """The fitness of a plan: its objective relative to an upper bound."""
 
+from regal_jax.checks import check_kind
 from regal_jax.graph import ComputationGraph
 from regal_jax.plan.bounds import Objective, makespan_upper_bound
 from regal_jax.plan.plan import Plan
@@ -26,6 +27,8 @@ def plan_fitness(plan: Plan, graph: ComputationGraph) -> float:
       >>> 0 < plan_fitness(optimize(graph, Cluster.uniform(2)), graph) <= 1
       True
     """
+    check_kind("plan", plan, Plan)
+    check_kind("graph", graph, ComputationGraph)
     total = float(graph.tensor_bytes.sum() + graph.temp_bytes.sum())
     if not plan.feasible:
         return 1 + float(plan.overflow.sum()) / max(total, 1)

@@ -12,7 +12,10 @@ from typing import Final
 
 import numpy as np
 
+from regal_jax.checks import check_kind
+from regal_jax.errors import PlanError
 from regal_jax.graph import ComputationGraph
+from regal_jax.plan.replay import as_ids
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["Lives", "least_peak", "lives_of", "order_bound"]
@@ -66,6 +69,10 @@ def order_bound(graph: ComputationGraph, order: np.ndarray | None = None) -> int
       order: ``[N]``, an order with a low peak: its steps of most memory are examined first. By default
         `ComputationGraph.topological_order`.
 
+    Raises:
+      ConfigError: The graph is of another kind.
+      PlanError: The order does not have each op once.
+
     Examples:
       >>> from regal_jax import GraphBuilder
       >>> from regal_jax.plan import order_bound
@@ -77,7 +84,11 @@ def order_bound(graph: ComputationGraph, order: np.ndarray | None = None) -> int
       >>> order_bound(builder.build())
       17
     """
-    return least_peak(lives_of(graph), graph.topological_order if order is None else order)
+    check_kind("graph", graph, ComputationGraph)
+    given = graph.topological_order if order is None else as_ids("order", order)
+    if sorted(given.tolist()) != list(range(graph.num_ops)):
+        raise PlanError(f"order: give each of the {graph.num_ops} ops once")
+    return least_peak(lives_of(graph), given)
 
 
 def lives_of(graph: ComputationGraph) -> Lives:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from regal_jax.checks import check_kind
 from regal_jax.errors import PlanError
 from regal_jax.graph import (
     Cluster,
@@ -137,7 +138,10 @@ def replay(
     Raises:
       PlanError: ``placement`` or ``events`` are not a valid execution.
       ClusterError: The cluster does not fit the graph.
+      ConfigError: The graph or the cluster is of another kind.
     """
+    check_kind("graph", graph, ComputationGraph)
+    check_kind("cluster", cluster, Cluster)
     n, t, d = graph.num_ops, graph.num_tensors, cluster.num_devices
     placement, events = as_ids("placement", placement), as_ids("events", events)
     state = _executed(graph, cluster, placement, events)

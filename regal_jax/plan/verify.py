@@ -58,9 +58,12 @@ def check_graph(plan: "Plan", graph: ComputationGraph) -> None:
     """Checks that ``plan`` is for ``graph``.
 
     Raises:
-      ConfigError: ``graph`` is no graph.
+      ConfigError: ``graph`` is no graph, or ``plan`` no plan.
       PlanError: It is for another graph; the message names a difference that the plan shows.
     """
+    from regal_jax.plan.plan import Plan
+
+    check_kind("plan", plan, Plan)
     check_kind("graph", graph, ComputationGraph)
     if plan.graph_hash != graph.content_hash:
         raise PlanError(

@@ -4,6 +4,7 @@ import functools
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
+from regal_jax.checks import check_kind, check_whole
 from regal_jax.errors import ConfigError
 from regal_jax.plan import Objective
 
@@ -59,12 +60,14 @@ def shipped_policy(name: str, objective: Objective | str, num_devices: int) -> "
       >>> shipped_policy("regal-faithful", "makespan", 2).config.guided_share
       1.0
     """
-    return _load(name, Objective(objective), num_devices)
+    check_kind("policy", name, str)
+    return _load(name, Objective(objective), check_whole("num_devices", num_devices, 1))
 
 
 def is_shipped(objective: Objective | str, num_devices: int, name: str = DEFAULT) -> bool:
     """Whether there is such a `shipped_policy` for this number of devices."""
-    return _file(name, Objective(objective), num_devices).is_file()
+    check_kind("policy", name, str)
+    return _file(name, Objective(objective), check_whole("num_devices", num_devices, 1)).is_file()
 
 
 def _file(name: str, objective: Objective, num_devices: int) -> "Traversable":

@@ -5,6 +5,7 @@ from typing import Final
 import jax
 import numpy as np
 
+from regal_jax.checks import check_kind, check_whole
 from regal_jax.robust.candidates import Candidates
 from regal_jax.robust.diversity import chain_successors, edit_distances_from
 from regal_jax.robust.moves import moved
@@ -41,7 +42,8 @@ def cover(found: Candidates, keep: int, scenarios: Scenarios, key: jax.Array) ->
       Nemhauser, Wolsey and Fisher 1978, "An analysis of approximations for maximizing submodular set
       functions", Mathematical Programming 14: the greedy choice.
     """
-    keep = min(keep, len(found))
+    check_kind("found", found, Candidates)
+    keep = min(check_whole("keep", keep, 1), len(found))
     if keep < 2:
         return found.best(keep, unique=False)
     draws, moves = jax.random.split(key)

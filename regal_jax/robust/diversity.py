@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 
+from regal_jax.checks import check_kind
 from regal_jax.graph import ComputationGraph
 
 __all__ = [
@@ -118,6 +119,7 @@ def time_scale(graph: ComputationGraph) -> float:
     Runtimes that are uniform on (0, 1), as in the paper, keep their scale. Distances do not depend on the
     unit.
     """
+    check_kind("graph", graph, ComputationGraph)
     runtime = graph.runtime.reshape(graph.num_ops, -1).mean(axis=1)
     runtime = runtime[runtime > 0]
     return float(2 * runtime.mean()) if runtime.size else 1.0

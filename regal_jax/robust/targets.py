@@ -10,7 +10,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from regal_jax.checks import check_number
+from regal_jax.checks import check_kind, check_number
 from regal_jax.datasets.noise import with_noise
 from regal_jax.errors import ConfigError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph
@@ -112,6 +112,7 @@ class SimulatedTarget:
 
 def speedup(graph: ComputationGraph, makespan: np.ndarray) -> np.ndarray:
     """``sum(runtime) / makespan``, float64; 1 where the makespan is 0. Runtimes are means over devices."""
+    check_kind("graph", graph, ComputationGraph)
     work = float(graph.runtime.reshape(graph.num_ops, -1).mean(axis=1).sum())
     makespan = np.asarray(makespan, np.float64)
     return np.where(makespan > 0, work / np.where(makespan > 0, makespan, 1.0), 1.0)

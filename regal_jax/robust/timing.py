@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from regal_jax.checks import check_kind
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, runtime_matrix, transfer_times
 from regal_jax.plan import insert_transfers, replay
 from regal_jax.runtime.interrupts import check_interrupt
@@ -26,6 +27,8 @@ def start_times(
     Returns:
       ``(start [C, N], makespan [C])`` in the graph's time unit, both float64.
     """
+    check_kind("graph", graph, ComputationGraph)
+    check_kind("cluster", cluster, Cluster)
     if cluster.transfer is TransferModel.BLOCKING:
         return _replayed(graph, cluster, sequence, devices)
     runtime, moves = runtime_matrix(graph, cluster), transfer_times(graph, cluster)

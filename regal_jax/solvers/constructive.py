@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from regal_jax.checks import known_name
+from regal_jax.checks import check_kind, known_name
 from regal_jax.errors import ConfigError
 from regal_jax.heuristics import HEURISTICS
 from regal_jax.plan import Plan
@@ -26,6 +26,7 @@ class Heuristic(Constructive):
     heuristic: str = "critical-path"
 
     def __post_init__(self) -> None:
+        check_kind("Heuristic: heuristic", self.heuristic, str)
         object.__setattr__(self, "heuristic", known_name(self.heuristic, HEURISTICS))
         if self.heuristic not in HEURISTICS:
             names = ", ".join(HEURISTICS)

@@ -1,10 +1,11 @@
 """Solvers that join others: `Portfolio`, and `Auto`, the one that is best on the development cases."""
 
 import dataclasses
+from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Any, ClassVar, Final
 
-from regal_jax.checks import real, shown
+from regal_jax.checks import check_kind, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import ListSearchConfig, PeakSearchConfig
@@ -61,6 +62,7 @@ class Portfolio(Solver):
 
     def __init__(self, *solvers: HostSolver | DeviceSolver, shares: Any = None) -> None:
         object.__setattr__(self, "solvers", solvers)
+        check_kind("Portfolio: shares", () if shares is None else shares, Iterable)
         object.__setattr__(self, "shares", None if shares is None else tuple(shares))
         if not solvers:
             raise ConfigError(

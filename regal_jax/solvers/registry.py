@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from regal_jax.checks import known_name, shown
+from regal_jax.checks import check_kind, known_name, shown
 from regal_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -224,6 +224,7 @@ def with_settings(solver: "Solver", settings: Mapping[str, Any]) -> "Solver":
     Raises:
       ConfigError: There is no such setting, or a value is invalid.
     """
+    check_kind("settings", settings, Mapping)
     return _with(solver, "", _as_tree(settings), solver.name)
 
 

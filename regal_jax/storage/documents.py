@@ -25,6 +25,8 @@ def parse_json(text: str | bytes) -> Any:
       FormatError: The text is not UTF-8 or not JSON (NaN and Infinity are not), a number does not fit into a
         float, a key occurs twice, or there are more than 64 levels.
     """
+    if not isinstance(text, (str, bytes)):
+        raise FormatError(f"give text, got {type(text).__name__}")
     try:
         value = json.loads(
             text.decode("utf-8-sig") if isinstance(text, bytes) else text,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import check_width, save, scaled
+from regal_jax.viz.axes import check_drawn, save, scaled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,7 +100,7 @@ def _histograms(
     width: float,
 ) -> "Figure":
     """One panel per method; ``draw`` returns the note beside its name."""
-    check_width(width)
+    check_drawn("plot", values, Mapping, width)
     from regal_jax.viz.figure import PlanFigure
 
     known = {name: v[~np.isnan(v)] for name, v in values.items()}
@@ -144,7 +144,7 @@ def plot_limits(
     Raises:
       ConfigError: No curve, or the width or the suffix is not allowed.
     """
-    check_width(width)
+    check_drawn("curves", curves, Mapping, width)
     from regal_jax.viz.figure import PlanFigure
 
     if not curves or not all(curves.values()):
@@ -189,7 +189,7 @@ def plot_rounds(
     Raises:
       ConfigError: No run, or the width or the suffix is not allowed.
     """
-    check_width(width)
+    check_drawn("validation", validation, Mapping, width)
     from regal_jax.viz.figure import PlanFigure
 
     if not validation or not all(validation.values()):
@@ -225,7 +225,7 @@ def plot_seconds(
     Raises:
       ConfigError: No method, one without any result, or the width or the suffix is not allowed.
     """
-    check_width(width)
+    check_drawn("seconds", seconds, Mapping, width)
     from regal_jax.viz.figure import PlanFigure
 
     known = {name: np.maximum(v[~np.isnan(v)], 1e-6) for name, v in seconds.items()}
@@ -266,7 +266,7 @@ def plot_quality(
     Raises:
       ConfigError: No method, or the width or the suffix is not allowed.
     """
-    check_width(width)
+    check_drawn("points", points, Mapping, width)
     from regal_jax.viz.figure import PlanFigure
 
     if not points or not all(points.values()):

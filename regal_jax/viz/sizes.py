@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import check_width, save, scaled
+from regal_jax.viz.axes import check_drawn, save, scaled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,7 +43,7 @@ def plot_sizes(
     Raises:
       ConfigError: No record at all, or the width or the suffix is not allowed.
     """
-    check_width(width)
+    check_drawn("groups", groups, Mapping, width)
     from regal_jax.viz.figure import PlanFigure
 
     total = sum(len(records) for records in groups.values())

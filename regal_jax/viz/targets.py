@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import check_width, save, scaled
+from regal_jax.viz.axes import check_drawn, save, scaled
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +44,7 @@ def plot_targets(
     References:
       Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, Figure 2.
     """
-    check_width(width)
+    check_drawn("points", points, Mapping, width)
     targets = _targets(points)
     from regal_jax.viz.figure import PlanFigure
 

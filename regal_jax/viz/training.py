@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import check_width, save
+from regal_jax.viz.axes import check_drawn, save
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,7 +41,7 @@ def plot_temperatures(
     References:
       Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, Figure 3.
     """
-    check_width(width)
+    check_drawn("speedups", speedups, Mapping, width)
     from regal_jax.viz.figure import PlanFigure
 
     every = [np.asarray(values) for at in speedups.values() for values in at.values()]
@@ -87,7 +87,7 @@ def plot_training(
     References:
       Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, Figures 4 and 5.
     """
-    check_width(width)
+    check_drawn("curves", curves, Mapping, width)
     from regal_jax.viz.figure import PlanFigure
 
     if not curves or not all(runs and all(len(steps) for steps, _ in runs) for runs in curves.values()):

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from regal_jax.checks import check_kind
 from regal_jax.errors import FormatError, PlanError
 from regal_jax.execution.onnx.order import NodeOrders
 from regal_jax.graph import ComputationGraph
@@ -76,6 +77,7 @@ def apply_to_onnx(plan: Plan, model: PathLike | Any, **options: Any) -> Any:
 
 
 def _applied(plan: Plan, model: Any, options: dict[str, Any]) -> Any:
+    check_kind("plan", plan, Plan)
     ops, plan = _matched(plan, model, options)
     plan.verify(ops.graph)
     orders = NodeOrders(model, ops)

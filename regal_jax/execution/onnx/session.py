@@ -15,6 +15,7 @@ import numpy as np
 from regal_jax.checks import check_whole, shown
 from regal_jax.errors import ConfigError, MissingExtraError, ResourceError
 from regal_jax.importers.files import PathLike
+from regal_jax.importers.onnx_model import check_model
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["OnnxRun", "measure_onnx", "session_options"]
@@ -142,7 +143,11 @@ def measure_onnx(
     runs = check_whole("runs", runs, 1)
     with tempfile.TemporaryDirectory() as folder:
         options.profile_file_prefix = os.path.join(folder, "profile")
-        source = os.fspath(model) if isinstance(model, (str, os.PathLike)) else model.SerializeToString()
+        if isinstance(model, (str, os.PathLike)):
+            source = os.fspath(model)
+        else:
+            check_model(model)
+            source = model.SerializeToString()
         try:
             session = runtime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
             given = _default_inputs(session, dims or {}) if inputs is None else dict(inputs)
@@ -161,7 +166,7 @@ def measure_onnx(
 
 
 def _choice(members: Any, what: str, name: str, names: Mapping[str, str]) -> Any:
-    if name not in names:
+    if not isinstance(name, str) or name not in names:
         raise ConfigError(f"{what}: must be one of {', '.join(names)}, got {shown(name)}")
     return getattr(members, names[name])
 

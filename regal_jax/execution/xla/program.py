@@ -120,6 +120,7 @@ class CompileOptions:
         self.search = SearchSettings(method, budget, time_limit, number, counted)
         self.cache = cache
         self.plan = plan if plan is None or isinstance(plan, Schedule) else Schedule.load(plan)
+        check_kind("compiler_options", compiler_options or {}, Mapping)
         self.compiler_options = dict(compiler_options or {})
 
 

@@ -114,6 +114,8 @@ def check_batches(batch_size: int | None, devices: Sequence[Any] | None) -> None
     """
     if batch_size is not None and whole(batch_size, 1) is None:
         raise ConfigError(f"batch_size: must be at least 1, got {shown(batch_size)}")
+    if devices is not None and not isinstance(devices, Sequence):
+        raise ConfigError(f"devices: give a list of JAX devices, got {type(devices).__name__}")
     if devices is not None and not len(devices):
         raise ConfigError("devices: got none; name at least one JAX device, or leave it out")
 

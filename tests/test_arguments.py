@@ -1,0 +1,166 @@
+"""Public functions refuse arguments of another kind in one line, with an error of the library."""
+
+import jax
+import numpy as np
+import pytest
+
+import regal_jax
+from regal_jax import Cluster, gflownet, importers, ordering, plan, policies, robust, viz
+from regal_jax.corpus import card_facts, check_corpus, read_family_splits
+from regal_jax.datasets import Recipe, build_set, generate, iterate_set, load_graphs, read_set
+from regal_jax.errors import ConfigError, FormatError, PlanError
+from regal_jax.experiments import EvaluationConfig, make_method, run_evaluation, tune
+from regal_jax.graph import induced, topology_hash, without_residents
+from regal_jax.heuristics import best_heuristic, run_heuristic
+from regal_jax.solvers import Brkga, Heuristic, Portfolio, with_settings
+
+GRAPH, CLUSTER = generate("layered", 12, seed=0), Cluster.uniform(2)
+PLAN = regal_jax.optimize(GRAPH, CLUSTER, method="bfs")
+KEYS = jax.random.split(jax.random.key(0), 1)
+
+OF_GRAPHS = {
+    "lower_bound": lambda g: plan.lower_bound(g, CLUSTER, "makespan"),
+    "why_impossible": lambda g: plan.why_impossible(g, CLUSTER),
+    "makespan_upper_bound": lambda g: plan.makespan_upper_bound(g, CLUSTER),
+    "critical_path": lambda g: plan.critical_path(g, GRAPH.runtime),
+    "parallelism": plan.parallelism,
+    "contract_for": lambda g: plan.contract_for(g, CLUSTER, "makespan"),
+    "decode_order": lambda g: plan.decode_order(g, CLUSTER, PLAN.placement, np.zeros(12), np.zeros((12, 2))),
+    "decode_placement": lambda g: plan.decode_placement(g, CLUSTER, np.zeros((12, 2))),
+    "replay": lambda g: plan.replay(g, CLUSTER, PLAN.placement, PLAN.event_ids(GRAPH)),
+    "order_bound": plan.order_bound,
+    "plan_fitness": lambda g: plan.plan_fitness(PLAN, g),
+    "adapt_plan": lambda g: plan.adapt_plan(PLAN, g, CLUSTER),
+    "make_order_inputs": lambda g: ordering.make_order_inputs([g], ordering.TopoformerConfig()),
+    "decode_orders": lambda g: ordering.decode_orders(ordering.default_topoformer(), [g], KEYS),
+    "relation_matrix": ordering.relation_matrix,
+    "make_schedule_inputs": lambda g: gflownet.make_schedule_inputs(g, CLUSTER),
+    "start_times": lambda g: robust.start_times(g, CLUSTER, np.zeros((1, 12), int), np.zeros((1, 12), int)),
+    "speedup": lambda g: robust.speedup(g, np.ones(1)),
+    "time_scale": robust.time_scale,
+    "induced": lambda g: induced(g, np.ones(12, bool)),
+    "without_residents": without_residents,
+    "topology_hash": topology_hash,
+    "format_native": importers.format_native,
+    "format_stg": importers.format_stg,
+    "format_cost_graph": importers.format_cost_graph,
+    "run_heuristic": lambda g: run_heuristic("bfs", g, CLUSTER),
+    "best_heuristic": lambda g: best_heuristic(g, CLUSTER),
+}
+OF_CLUSTERS = {
+    "lower_bound": lambda c: plan.lower_bound(GRAPH, c, "makespan"),
+    "why_impossible": lambda c: plan.why_impossible(GRAPH, c),
+    "contract_for": lambda c: plan.contract_for(GRAPH, c, "makespan"),
+    "decode_order": lambda c: plan.decode_order(GRAPH, c, PLAN.placement, np.zeros(12), np.zeros((12, 2))),
+    "replay": lambda c: plan.replay(GRAPH, c, PLAN.placement, PLAN.event_ids(GRAPH)),
+    "adapt_plan": lambda c: plan.adapt_plan(PLAN, GRAPH, c),
+    "make_schedule_inputs": lambda c: gflownet.make_schedule_inputs(GRAPH, c),
+    "run_heuristic": lambda c: run_heuristic("bfs", GRAPH, c),
+    "best_heuristic": lambda c: best_heuristic(GRAPH, c),
+    "start_times": lambda c: robust.start_times(GRAPH, c, np.zeros((1, 12), int), np.zeros((1, 12), int)),
+}
+
+
+@pytest.mark.parametrize("wrong", [None, 3, "graph.json", [], {}], ids=repr)
+@pytest.mark.parametrize("name", OF_GRAPHS)
+def test_what_is_no_graph(name, wrong):
+    with pytest.raises(ConfigError, match=r"graphs?: give a ComputationGraph, got ") as error:
+        OF_GRAPHS[name](wrong)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("wrong", [None, 2, "nvlink4", [], {}], ids=repr)
+@pytest.mark.parametrize("name", OF_CLUSTERS)
+def test_what_is_no_cluster(name, wrong):
+    with pytest.raises(ConfigError, match="cluster: give a Cluster, got "):
+        OF_CLUSTERS[name](wrong)
+
+
+def test_functions_of_pairs_take_names():
+    assert plan.lower_bound(graph=GRAPH, cluster=CLUSTER, objective="makespan") == PLAN.lower_bound
+    assert plan.lower_bound(GRAPH, objective="makespan", cluster=CLUSTER) == PLAN.lower_bound
+    with pytest.raises(TypeError, match="missing a required argument: 'objective'"):
+        plan.lower_bound(GRAPH, cluster=CLUSTER)
+
+
+@pytest.mark.parametrize(
+    "read", [read_set, lambda path: list(iterate_set(path)), lambda p: load_graphs(p, "test")]
+)
+@pytest.mark.parametrize("wrong", [None, 3, [], b"set"], ids=repr)
+def test_sets_have_paths(read, wrong):
+    with pytest.raises(FormatError, match="path: give the name of a file, got "):
+        read(wrong)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: plan.verify(3, GRAPH), "plan: give a Plan, got int"),
+        (lambda: plan.adapt_plan(None, GRAPH, CLUSTER), "plan: give a Plan, got NoneType"),
+        (lambda: plan.plan_fitness("plan.json", GRAPH), "plan: give a Plan, got str"),
+        (
+            lambda: plan.adapt_plan(PLAN, GRAPH, CLUSTER, provenance="x"),
+            "provenance: give a Mapping, got str",
+        ),
+        (lambda: plan.order_bound(GRAPH, 3), "order: give whole numbers in one row"),
+        (lambda: plan.order_bound(GRAPH, [0, 0]), "order: give each of the 12 ops once"),
+        (lambda: policies.shipped_policy([], "makespan", 2), "policy: give a str, got list"),
+        (lambda: policies.default_policy("makespan", [2]), "num_devices: must be a whole number"),
+        (lambda: ordering.shipped_topoformer([]), "weights: give a str, got list"),
+        (lambda: gflownet.shipped_gflownet(3), "weights: give a str, got int"),
+        (lambda: gflownet.make_schedule_inputs(GRAPH, CLUSTER, ops=10**30), "schedule inputs: ops: must be"),
+        (lambda: ordering.decode_orders(ordering.default_topoformer(), 3, KEYS), "graphs: give a Sequence"),
+        (lambda: robust.cover(3, 2, robust.Scenarios(), KEYS[0]), "found: give a Candidates, got int"),
+        (lambda: regal_jax.compare(GRAPH, CLUSTER, 3), "methods: give a list of at least one method, got 3"),
+        (lambda: regal_jax.compare(GRAPH, CLUSTER, None), "methods: give a list of at least one method"),
+        (lambda: regal_jax.load_example([]), "example: there is no []"),
+        (lambda: regal_jax.load_graph("graph.json", []), "format [] is unknown"),
+        (lambda: regal_jax.save_graph(GRAPH, "graph.json", 3), "format 3 is unknown"),
+        (lambda: regal_jax.save_graph(3, "graph.json"), "graph: give a ComputationGraph, got int"),
+        (lambda: regal_jax.optimize_many([GRAPH], CLUSTER, devices=3), "devices: give a list of JAX devices"),
+        (
+            lambda: regal_jax.optimize_many([GRAPH], CLUSTER, store=3),
+            "path: give the name of a file, got int",
+        ),
+        (lambda: Portfolio(Brkga(), shares=3), "Portfolio: shares: give an Iterable, got int"),
+        (lambda: Heuristic(3), "Heuristic: heuristic: give a str, got int"),
+        (lambda: run_heuristic(3, GRAPH, CLUSTER), "method: unknown heuristic 3"),
+        (lambda: run_heuristic("bfs", GRAPH, CLUSTER, seed=[]), "seed: must be a whole number"),
+        (lambda: with_settings(Brkga(), 3), "settings: give a Mapping, got int"),
+        (lambda: importers.parse_native(3), "give text, got int"),
+        (lambda: importers.parse_wfformat(None), "give text, got NoneType"),
+        (lambda: importers.parse_stg(3), "text: give a str, got int"),
+        (lambda: importers.parse_cost_graph(3), "text: give a str, got int"),
+        (lambda: importers.parse_hlo(3), "text: give a str, got int"),
+        (lambda: check_corpus(3), "path: give the name of a file, got int"),
+        (lambda: card_facts(None), "path: give the name of a file, got NoneType"),
+        (lambda: read_family_splits(None), "path: give the name of a file, got NoneType"),
+        (lambda: viz.plot_limits(3, "brkga"), "curves: give a Mapping, got int"),
+        (lambda: viz.plot_sizes(3), "groups: give a Mapping, got int"),
+        (lambda: viz.plot_targets(None), "points: give a Mapping, got NoneType"),
+        (lambda: EvaluationConfig("sample", options={3: {}}), "options: name: give a str, got int"),
+        (lambda: EvaluationConfig("sample", policies={3: "x"}), "policies: name: give a str, got int"),
+        (lambda: EvaluationConfig("sample", split=3), "split: give a str, got int"),
+        (lambda: make_method(3), "method: give a str, got int"),
+        (lambda: make_method("brkga", settings=3), "settings: give a Mapping, got int"),
+        (lambda: run_evaluation(3, "out"), "config: give an EvaluationConfig, got int"),
+        (lambda: tune(3, CLUSTER), "graphs: give an Iterable, got int"),
+        (lambda: tune([GRAPH], ["x"]), "cluster: give a Cluster, e.g. Cluster.uniform(2), got 'x'"),
+        (lambda: tune([GRAPH], CLUSTER, grid=3), "grid: give a Mapping, got int"),
+        (lambda: tune([GRAPH], CLUSTER, results=3), "path: give the name of a file, got int"),
+        (lambda: Recipe(topologies=3), "topologies: give a Sequence, got int"),
+        (lambda: Recipe(parameters=None), "parameters: give a Mapping, got NoneType"),
+        (lambda: build_set("set", sizes=3), "sizes: give a Mapping, got int"),
+        (lambda: build_set("set", recipe="x"), "recipe: give a Recipe, got str"),
+        (lambda: build_set("set", keep=3), "keep: 3 is no function"),
+        (lambda: build_set("set", filter_settings=3), "filter_settings: give a Mapping, got int"),
+        (lambda: build_set("set", archive="yes"), "archive: give a bool, got str"),
+    ],
+)
+def test_what_cannot_be(call, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ConfigError, FormatError, PlanError)) as error:
+        call()
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
