@@ -105,6 +105,26 @@ def test_a_run_is_interrupted_goes_on_and_is_done(capsys, monkeypatch):
     assert lines[-1] == "saved to ../../run/policy.safetensors"
 
 
+def test_an_interrupt_before_the_first_step_ends_the_run_without_it(capsys, monkeypatch):
+    add = Record.add
+
+    def pressing(self, kind, step, values):
+        add(self, kind, step, values)
+        signal.raise_signal(signal.SIGINT)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Record, "add", pressing)
+        assert run("--out", "run", "--quiet") == 130
+    assert (
+        capsys.readouterr().err == "regal-jax train: stopped after step 0; the same command resumes there\n"
+    )
+    records = [json.loads(line) for line in pathlib.Path("run/metrics.jsonl").read_text().splitlines()]
+    assert [(r["kind"], r["step"]) for r in records] == [("validation", 0)]
+    run_from_elsewhere(monkeypatch)
+    records = [json.loads(line) for line in pathlib.Path("../../run/metrics.jsonl").read_text().splitlines()]
+    assert [r["step"] for r in records if r["kind"] == "validation"].count(0) == 1
+
+
 def run_from_elsewhere(monkeypatch):
     """The same run, from a folder in which its files have other relative names."""
     monkeypatch.chdir("there/sets")

@@ -144,7 +144,7 @@ def run_course(
     """Runs all remaining steps.
 
     The folder gets ``metrics.jsonl``, ``checkpoints/`` and ``policy.safetensors``. Ctrl-C saves a checkpoint
-    after the running step, and ends the run.
+    after the running step, or after the validation before the first one, and ends the run.
 
     On several processes, the first one alone reads and writes the folder. All end after the same step,
     whichever of them Ctrl-C reaches.
@@ -190,6 +190,9 @@ class _Loop(Generic[State]):
         with first_interrupt_waits() as stop:
             if not notes:
                 state, notes = self._validate(state, {})
+                if any_process(stop()):  # The first step may have to be compiled, which takes long.
+                    together(functools.partial(self._save, checkpoints, state, notes))
+                    return state, notes
             for step in range(int(state.step), c.steps):
                 state = self._step(state, step)
                 if (step + 1) % c.validate_every == 0 or step + 1 == c.steps:
