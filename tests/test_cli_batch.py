@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from regal_jax.cli import main
+from regal_jax.cli import main, sources
 from regal_jax.cli import optimize as command
 from regal_jax.datasets import generate
 from regal_jax.importers import load_graph, save_graph
@@ -143,6 +143,7 @@ if cores:
 import regal_jax.solvers.loop.call as call
 from regal_jax.cli import main
 from regal_jax.cli import optimize as command
+from regal_jax.cli import sources
 solve, sizes = call.solve_in_parts, []
 def noting(*args, mesh, **options):
     sizes.append(1 if mesh is None else mesh.size)
@@ -255,6 +256,22 @@ def test_a_signal_at_the_very_end_is_the_exit_code(monkeypatch, capsys, number, 
     assert run("a.json", "--method", "bfs", "--out", "p.json", "--quiet") == code
     assert capsys.readouterr().err == f"regal-jax: {said}\n"
     assert Plan.load("p.json").provenance["method"] == "bfs"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["generate", "chain", "--out", "g.json"],
+        ["tune", "--graphs", "a.json", "--out", "t.json"],
+        ["propose", "a.json", "--out-dir", "plans"],
+        ["compile", "--out", "s.json"],
+    ],
+)
+def test_sigterm_acts_like_ctrl_c_in_every_command(arguments, monkeypatch, capsys):
+    monkeypatch.setattr(sources, "_try_to_write", lambda _: signal.raise_signal(signal.SIGTERM))
+    assert main(arguments) == 143
+    assert capsys.readouterr().err == "regal-jax: terminated\n"
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 0)])

@@ -8,7 +8,7 @@ Exit codes:
 - 3: no plan found fits the memory, or none can;
 - 4: another process of a training run has ended;
 - 130: interrupted before there was a result (training: before its end);
-- 143: ended by SIGTERM.
+- 143: ended by SIGTERM, which acts like Ctrl-C.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from regal_jax.cli import machine
 from regal_jax.cli.parser import build_parser
 from regal_jax.cli.streams import steady_streams
+from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
 from regal_jax.errors import InfeasiblePlanWarning, ResourceError
 from regal_jax.runtime.interrupts import interruptible
 
@@ -40,10 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     with steady_streams():
         try:
-            return _run(build_parser().parse_args(argv))
-        except KeyboardInterrupt:
-            print("regal-jax: interrupted", file=sys.stderr)
-            return 130
+            with sigterm_acts_like_ctrl_c() as terminated:
+                try:
+                    code = _run(build_parser().parse_args(argv))
+                except KeyboardInterrupt:
+                    print(f"regal-jax: {'terminated' if terminated() else 'interrupted'}", file=sys.stderr)
+                    code = 130
+            # Not 0, even if results were saved: the job may have to run again.
+            return TERMINATED if terminated() else code
         finally:
             machine.end_quickly()
 

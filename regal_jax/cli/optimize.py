@@ -12,7 +12,6 @@ from regal_jax.cli import machine
 from regal_jax.cli.clusters import cluster_of
 from regal_jax.cli.resume import Previous, Question, previous_results, save_better
 from regal_jax.cli.sources import check_writable, load, made_folder
-from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
 from regal_jax.cli.watch import Incoming, pause
 from regal_jax.engines import check_engine_name, opened
 from regal_jax.errors import ConfigError
@@ -33,17 +32,8 @@ _STORE = ".plans"
 
 def optimize(args: argparse.Namespace) -> int:
     """``regal-jax optimize``."""
-    with machine.rare_collections(), sigterm_acts_like_ctrl_c() as terminated:
-        try:
-            with interruptible():
-                code = _optimize(args)
-        except KeyboardInterrupt:
-            if not terminated():
-                raise
-            print("regal-jax: terminated", file=sys.stderr)
-            code = TERMINATED
-    # Not 0, even if plans were saved: the job may have to run again.
-    return TERMINATED if terminated() else code
+    with machine.rare_collections(), interruptible():
+        return _optimize(args)
 
 
 def _optimize(args: argparse.Namespace) -> int:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from regal_jax.checks import shown
 from regal_jax.cli import machine
 from regal_jax.cli.arguments import Subparsers, count, folder_name
-from regal_jax.cli.terminate import TERMINATED, sigterm_acts_like_ctrl_c
 from regal_jax.errors import ConfigError, FormatError, ProcessLostError
 from regal_jax.runtime.interrupts import interruptible
 from regal_jax.storage.documents import parse_toml, read_toml
@@ -104,26 +103,20 @@ def add_train(subparsers: Subparsers) -> None:
 
 
 def _train(args: argparse.Namespace) -> int:
-    with sigterm_acts_like_ctrl_c() as terminated:
-        try:
-            with interruptible():
-                result = _result(args)
-        except KeyboardInterrupt:
-            if not terminated():
-                raise
-            print("regal-jax: terminated", file=sys.stderr)
-            return TERMINATED
-        except (ValueError, ImportError, OSError, RuntimeError) as error:
-            if not args.distributed:
-                raise
-            _end(error)
+    try:
+        with interruptible():
+            result = _result(args)
+    except (ValueError, ImportError, OSError, RuntimeError) as error:
+        if not args.distributed:
+            raise
+        _end(error)
     if not args.quiet and _is_first():
         print("\n".join(_summary(result, args.out)))
     if result.finished:
         return 0
     step = f"{_steps_of(result)[:-1]} {result.steps}"
     print(f"regal-jax train: stopped after {step}; the same command resumes there", file=sys.stderr)
-    return TERMINATED if terminated() else INTERRUPTED
+    return INTERRUPTED
 
 
 def _end(error: Exception) -> NoReturn:
