@@ -7,7 +7,17 @@ import pytest
 import regal_jax
 from regal_jax import Cluster, gflownet, importers, ordering, plan, policies, robust, viz
 from regal_jax.corpus import card_facts, check_corpus, read_family_splits
-from regal_jax.datasets import Recipe, build_set, generate, iterate_set, load_graphs, read_set
+from regal_jax.datasets import (
+    Recipe,
+    build_set,
+    generate,
+    iterate_set,
+    load_corpus,
+    load_graphs,
+    load_sample,
+    read_set,
+    with_noise,
+)
 from regal_jax.errors import ConfigError, FormatError, PlanError
 from regal_jax.experiments import EvaluationConfig, make_method, run_evaluation, tune
 from regal_jax.graph import induced, topology_hash, without_residents
@@ -148,6 +158,13 @@ def test_sets_have_paths(read, wrong):
         (lambda: tune([GRAPH], ["x"]), "cluster: give a Cluster, e.g. Cluster.uniform(2), got 'x'"),
         (lambda: tune([GRAPH], CLUSTER, grid=3), "grid: give a Mapping, got int"),
         (lambda: tune([GRAPH], CLUSTER, results=3), "path: give the name of a file, got int"),
+        (lambda: load_corpus(3), "path: give the name of a file, got int"),
+        (lambda: load_sample(folder=None), "path: give the name of a file, got NoneType"),
+        (lambda: load_graphs("sample", []), "split: give a str, got list"),
+        (lambda: read_set("set", progress=3), "progress: 3 is no function"),
+        (lambda: with_noise(3, 0), "graph: give a ComputationGraph, got int"),
+        (lambda: generate([], 3, 0), "family: unknown []"),
+        (lambda: generate("chain", 10**12, 0), "n: must be a whole number of at most 10000000"),
         (lambda: Recipe(topologies=3), "topologies: give a Sequence, got int"),
         (lambda: Recipe(parameters=None), "parameters: give a Mapping, got NoneType"),
         (lambda: build_set("set", sizes=3), "sizes: give a Mapping, got int"),

@@ -42,6 +42,10 @@ def run(*args):
         (["optimize", "--format", "stg"], "--format is for files; leave it out, or name a file"),
         (["show", "--format", "stg"], "--format is for files; leave it out, or name a file"),
         (["show", "--example", "mlp", "--format", "stg"], "--format is for files"),
+        (["optimize", "graph.stg", "--every", "2"], "--every: goes with --watch; give both or neither"),
+        (["optimize", "graph.stg", "--devices", "9" * 20], "--devices: must be at most "),
+        (["propose", "graph.stg", "--devices", "9" * 20], "--devices: must be at most "),
+        (["generate", "chain", "--ops", "9" * 11, "--out", "g.json"], "must be a whole number of at most"),
     ],
 )
 def test_other_commands_keep_their_inputs_and_refuse_what_has_no_meaning(stg, arguments, said, capsys):

@@ -539,7 +539,7 @@ def test_command_takes_dimensions_and_inputs(tmp_path, capsys):
     assert "ONNX Runtime cannot run the model: " in capsys.readouterr().err
     (tmp_path / "inputs.npz").write_text("no")
     assert main([*arguments, *inputs]) == 2
-    assert "inputs.npz: no arrays (" in capsys.readouterr().err
+    assert "inputs.npz: not a file of arrays; " in capsys.readouterr().err
     assert main([*arguments, "--dim", "batch=4", "--dim", "batch=5"]) == 2
     assert "a dimension occurs twice" in capsys.readouterr().err
 

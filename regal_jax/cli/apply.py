@@ -129,9 +129,10 @@ def _inputs(path: str | None) -> "dict[str, np.ndarray] | None":
         check_regular(path)
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError, AttributeError, zipfile.BadZipFile) as error:
-        reason = (str(error).splitlines() or [""])[0][:120]
-        raise FormatError(f"{path}: no arrays ({reason}); write them with numpy.savez") from None
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror or error}; check the path") from None
+    except (ValueError, AttributeError, zipfile.BadZipFile):
+        raise FormatError(f"{path}: not a file of arrays; write them with numpy.savez") from None
 
 
 def _check_folder(model: Any, args: argparse.Namespace) -> None:

@@ -1,6 +1,7 @@
 """The parser class and the number types that all commands share."""
 
 import argparse
+import math
 import sys
 from typing import Any, NoReturn, TypeAlias
 
@@ -101,10 +102,10 @@ def seed(text: str) -> int:
 
 
 def seconds(text: str) -> float:
-    """A number that is more than 0."""
+    """A finite number that is more than 0."""
     number = float(text)
-    if not number > 0:
-        raise argparse.ArgumentTypeError(f"must be more than 0, got {text}")
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"must be more than 0 and finite, got {text}")
     return number
 
 

@@ -13,8 +13,10 @@ __all__ = ["cluster_of"]
 
 def cluster_of(args: argparse.Namespace) -> "Cluster":
     """The cluster that the arguments describe."""
-    from regal_jax.graph import Cluster
+    from regal_jax.graph import MAX_DEVICES, Cluster
 
+    if args.devices > MAX_DEVICES:
+        raise ConfigError(f"--devices: must be at most {MAX_DEVICES}, got {args.devices}")
     if (args.nodes == 1) != (args.between is None):
         raise ConfigError(
             f"--nodes {args.nodes}: --between LINK needs several machines; give both or neither"

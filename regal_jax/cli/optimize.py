@@ -127,6 +127,8 @@ def _outs(args: argparse.Namespace) -> list[str | None]:
     check_engine_name(args.engine)
     if args.engine != "local" and args.out_dir is None:
         raise ConfigError("--engine: name the folder of the plans with --out-dir")
+    if args.every is not None and args.watch is None:
+        raise ConfigError("--every: goes with --watch; give both or neither")
     if args.watch is not None:
         for option, given in (
             ("a file", args.files), ("--example", args.example), ("--out", args.out), ("--plot", args.plot),
@@ -279,7 +281,7 @@ def _watched(args: argparse.Namespace, cluster: "Cluster") -> int:
                 if interrupted:
                     break
             else:
-                pause(args.every)
+                pause(1.0 if args.every is None else args.every)
     except KeyboardInterrupt:
         pass
     return code

@@ -248,7 +248,7 @@ def _results(parser: argparse.ArgumentParser) -> None:
         help="plan every graph that is or appears in DIR, until Ctrl-C; with --out-dir",
     )
     parser.add_argument(
-        "--every", type=seconds, default=1.0, metavar="S", help="seconds between checks of DIR (default 1)"
+        "--every", type=seconds, metavar="S", help="with --watch, seconds between checks of DIR (default 1)"
     )
     parser.add_argument("--plot", metavar="FILE", help="draw the plan (.png, .pdf, .svg)")
     parser.add_argument("--trace", metavar="FILE", help="save a trace for ui.perfetto.dev")

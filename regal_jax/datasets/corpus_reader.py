@@ -12,6 +12,7 @@ from regal_jax.graph import ComputationGraph
 from regal_jax.importers import load_graph
 from regal_jax.importers.files import at_path
 from regal_jax.importers.strict_json import Field
+from regal_jax.storage.paths import folder_path
 
 __all__ = ["corpus_records", "load_corpus"]
 
@@ -25,7 +26,7 @@ def corpus_records(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     Raises:
       FormatError: There is no corpus, or it is damaged.
     """
-    root = pathlib.Path(folder)
+    root = folder_path(folder)
     document = read_corpus(root)
     if document is None:
         raise FormatError(f"{root}: no corpus there; make one with 'regal-jax corpus build --out {root}'")

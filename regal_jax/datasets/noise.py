@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from regal_jax.checks import check_number, check_whole
+from regal_jax.checks import check_kind, check_number, check_whole
 from regal_jax.graph import ComputationGraph
 
 __all__ = ["with_noise"]
@@ -45,6 +45,7 @@ def with_noise(
       Paliwal et al. 2020, ICLR, "Tasks and datasets": multiplicative noise to tensor sizes and op running
       times, variants of a graph sharing its topology.
     """
+    check_kind("graph", graph, ComputationGraph)
     check_whole("seed", seed, 0)
     scale = check_number("scale", scale, 0, 10)
     rng = np.random.default_rng(seed)

@@ -16,6 +16,7 @@ from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers import load_graph
 from regal_jax.storage.json_lines import JsonLines
+from regal_jax.storage.paths import folder_path
 
 __all__ = ["SAMPLE", "load_sample", "sample_records"]
 
@@ -38,7 +39,7 @@ def sample_records(folder: str | os.PathLike[str] = SAMPLE) -> list[dict[str, An
     Raises:
       FormatError: There is no sample, or it is damaged.
     """
-    root = pathlib.Path(folder)
+    root = folder_path(folder)
     records = JsonLines(root / INDEX).read()
     if not records:
         raise FormatError(

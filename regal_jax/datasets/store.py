@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, Final
 
+from regal_jax.checks import check_callback
 from regal_jax.datasets.manifest import MANIFEST
 from regal_jax.errors import FormatError, GraphError
 from regal_jax.graph import ComputationGraph
@@ -82,6 +83,7 @@ def read_set(path: str | os.PathLike[str], *, progress: Callable[..., Any] | Non
       FormatError: The path does not exist, or no graph can be read from it.
     """
     path_text(path)
+    check_callback("progress", progress)
     names, graphs, broken = [], [], []
     entries = iterate_set(path)
     for entry in entries if progress is None else progress(entries, unit="file", desc="reading"):

@@ -77,6 +77,7 @@ def _families() -> dict[str, Family]:
     return rows
 
 
+_MOST_OPS: Final = 10**7
 FAMILIES: Final[Mapping[str, Family]] = MappingProxyType(_families())
 """The families that `generate` knows."""
 
@@ -92,7 +93,7 @@ def generate(family: str, n: int, seed: int, **parameters: Any) -> ComputationGr
 
     Args:
       family: A key of `FAMILIES`.
-      n: Number of ops, at least 1; ``regal-*`` adds a source and a sink.
+      n: Number of ops, from 1 to ten million; ``regal-*`` adds a source and a sink.
       seed: Non-negative seed; the same seed gives the same graph.
       **parameters: Parameters of the family, see `Family.parameters`; ``None`` for the default.
 
@@ -107,9 +108,9 @@ def generate(family: str, n: int, seed: int, **parameters: Any) -> ComputationGr
       >>> print(generate("chain", 3, seed=0))
       graph 'chain-3-0': 3 ops, 3 tensors, 2 data edges, 0 control edges
     """
-    if family not in FAMILIES:
+    if not isinstance(family, str) or family not in FAMILIES:
         raise ConfigError(f"family: unknown {family!r}; use one of {', '.join(FAMILIES)}")
-    check_whole("n", n, 1)
+    check_whole("n", n, 1, _MOST_OPS)
     check_whole("seed", seed, 0)
     found = FAMILIES[family]
     for name in parameters:
