@@ -80,6 +80,13 @@ def test_the_capacity_is_that_of_a_file():
         (("--graphs", "set", "--methods", "magic"), "unknown 'magic'"),
         ((*QUICK, "--config", "none.toml"), "none.toml: cannot be read as TOML"),
         ((*QUICK, "--memory", "much"), "much"),
+        (
+            (*QUICK, "--cases", 3),
+            "cases: is for the suite realistic or topological-order or robust-scheduling",
+        ),
+        ((*QUICK, "--sizes", 30), "sizes: is for the suite topological-order or robust-scheduling; leave it"),
+        ((*QUICK, "--losses", "a=b"), "losses: is for the suite robust-scheduling; leave it out"),
+        ((*QUICK, "--suite", "realistic", "--regimes", "a=b"), "regimes: is for the suite robust-scheduling"),
         ((*QUICK, "--capacity", "-1"), "capacity: must be a number from 0 to 1e+06, got -1.0"),
         ((*QUICK, "--capacity", "nan"), "capacity: must be a number from 0 to 1e+06, got nan"),
         (
@@ -102,7 +109,9 @@ def test_bad_input_is_one_line(arguments, message, capsys):
     assert err.count("\n") == 1
 
 
-@pytest.mark.parametrize("option", ["--policy=regal", "--limits=a", "--rounds=3", "--capacity=much"])
+@pytest.mark.parametrize(
+    "option", ["--policy=regal", "--limits=a", "--rounds=3", "--capacity=much", "--methods=,"]
+)
 def test_bad_arguments(option, capsys):
     with pytest.raises(SystemExit) as ended:
         run("evaluate", "--out", "out", option)

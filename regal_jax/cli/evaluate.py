@@ -217,7 +217,10 @@ def _add_tune(subparsers: Subparsers) -> None:
 
 
 def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise argparse.ArgumentTypeError("names nothing; give at least one")
+    return names
 
 
 def _pair(text: str) -> tuple[str, str]:

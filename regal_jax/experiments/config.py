@@ -182,6 +182,7 @@ class EvaluationConfig:
         robust = self.suite == "robust-scheduling"
         sizes = _ROBUST_SIZES if robust and self.sizes is _SIZES else self.sizes
         set_(self, "sizes", _whole_numbers("sizes", sizes, 1))
+        self._check_suite()
         set_(self, "temperature", check_number("temperature", self.temperature, 1e-6, 1e6))
         set_(self, "capacity", check_number("capacity", self.capacity, 0, 1e6))
         if self.capacity and self.memory not in ("inf", math.inf):
@@ -207,6 +208,18 @@ class EvaluationConfig:
                 raise ConfigError(f"{field}: must be a table of names and lists of paths, got {folders!r}")
             set_(self, field, {str(name): _names(f"{field}.{name}", p) for name, p in folders.items()})
         _ = self.cluster
+
+    def _check_suite(self) -> None:
+        """Refuses settings that are for other suites only."""
+        orders = ("topological-order", "robust-scheduling")
+        for name, given, suites in (
+            ("cases", self.cases, SUITES[1:]),
+            ("sizes", self.sizes not in (_SIZES, _ROBUST_SIZES), orders),
+            ("losses", self.losses, orders[1:]),
+            ("regimes", self.regimes, orders[1:]),
+        ):
+            if given and self.suite not in suites:
+                raise ConfigError(f"{name}: is for the suite {' or '.join(suites)}; leave it out")
 
     def _spelled(self, field: str, names: Iterable[str]) -> tuple[str, ...]:
         """Names of methods as tables and files have them."""
