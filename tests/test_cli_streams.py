@@ -76,6 +76,16 @@ def test_closed_streams_take_nothing(closed):
     assert sorted(os.listdir("plans")) == ["a.plan.json", "b.plan.json"]
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no /dev/full")
+def test_a_full_disk_is_named_and_ends_no_command_where_it_takes_only_messages():
+    done = process('"$@" optimize a.json --method bfs > /dev/full')
+    said = "standard output: cannot be written: No space left on device; write it elsewhere\n"
+    assert (done.returncode, done.stderr) == (2, f"regal-jax optimize: error: {said}")
+    done = process('"$@" optimize a.json --method bfs --out p.json 2> /dev/full')
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Plan.load("p.json").provenance["method"] == "bfs"
+
+
 @pytest.mark.parametrize("platform", ["cuda", pytest.param("neither", marks=pytest.mark.slow)])
 def test_a_device_on_which_jax_cannot_start_is_one_line(platform):
     done = process(

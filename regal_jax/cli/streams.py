@@ -6,14 +6,22 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
+from regal_jax.errors import FormatError
+
 __all__ = ["steady_streams"]
 
 
 class _Steady:
-    """A stream that takes everything and shows nothing once its reader has gone (``| head``)."""
+    """A stream that takes everything and shows nothing once its reader has gone (``| head``).
 
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
+    Args:
+      stream: The stream.
+      needed: Name of a stream that must be written: a full disk is then an error, and otherwise as a reader
+        that has gone.
+    """
+
+    def __init__(self, stream: TextIO, needed: str = "") -> None:
+        self._stream, self._needed = stream, needed
 
     def write(self, text: str) -> int:
         self._try(lambda: self._stream.write(text))
@@ -25,7 +33,11 @@ class _Steady:
     def _try(self, action: Callable[[], object]) -> None:
         try:
             action()
-        except BrokenPipeError:
+        except OSError as error:
+            if self._needed and not isinstance(error, BrokenPipeError):
+                raise FormatError(
+                    f"{self._needed}: cannot be written: {error.strerror or error}; write it elsewhere"
+                ) from None
             # What is still buffered goes there, too, so that the flush at exit is silent.
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())
@@ -42,11 +54,11 @@ def steady_streams() -> Iterator[None]:
         if getattr(sys, name) is None:  # Closed by the shell, as in ``2>&-``.
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = steady = _Steady(sys.stdout), _Steady(sys.stderr)
+    sys.stdout, sys.stderr = steady = _Steady(sys.stdout, "standard output"), _Steady(sys.stderr)
     try:
         yield
     finally:
         for stream in steady:
-            with contextlib.suppress(OSError):  # A full disk is reported at exit.
+            with contextlib.suppress(OSError, FormatError):  # A full disk is reported at exit.
                 stream.flush()
         sys.stdout, sys.stderr = before
