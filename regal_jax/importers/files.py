@@ -5,11 +5,14 @@ import gzip
 import io
 import os
 import pathlib
+import select
+import stat
 import zlib
 from collections.abc import Iterator
 from typing import Final
 
 from regal_jax.errors import FormatError, GraphError
+from regal_jax.runtime.interrupts import check_interrupt
 from regal_jax.storage.atomic import write_atomically, writing
 from regal_jax.storage.reading import MAX_FILE_BYTES, read_limited
 
@@ -44,12 +47,12 @@ def read_bytes(path: PathLike, limit: int | None = None) -> bytes:
       limit: Largest content in bytes; `MAX_FILE_BYTES` by default. A graph of a million ops takes less.
 
     Raises:
-      FormatError: The file cannot be read, is no regular file, is empty, is larger than ``limit``, or is
-        damaged gzip.
+      FormatError: The file cannot be read, is neither a regular file nor a pipe, is empty, is larger than
+        ``limit``, or is damaged gzip.
     """
     limit = MAX_FILE_BYTES if limit is None else limit
     try:
-        data = read_limited(path, limit)
+        data = _piped(path, limit) if _is_pipe(path) else read_limited(path, limit)
     except OSError as error:
         raise FormatError(f"cannot be read: {error.strerror or error}; check the path") from None
     if data.startswith(_GZIP_MAGIC):
@@ -63,6 +66,36 @@ def read_bytes(path: PathLike, limit: int | None = None) -> bytes:
     if not data:
         raise FormatError("the file is empty; write the graph again")
     return data
+
+
+def _is_pipe(path: PathLike) -> bool:
+    """Whether the path leads to a pipe, as ``/dev/stdin`` does in ``cat graph.json | ...``."""
+    try:
+        return stat.S_ISFIFO(os.stat(path).st_mode)
+    except ValueError:  # `read_limited` reports a name that no file can have.
+        return False
+
+
+def _piped(path: PathLike, limit: int) -> bytes:
+    """What programs write to a pipe until the last one closes it; nothing if there is none.
+
+    Raises:
+      FormatError: More than ``limit`` bytes.
+    """
+    parts: list[bytes] = []
+    left = limit
+    # Opened without waiting: Ctrl-C would not end the wait for a program that writes.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as pipe:
+        while left >= 0:
+            check_interrupt()
+            ready, _, _ = select.select([pipe], [], [], 0.1)
+            part = pipe.read(2**20) if ready else None  # None: nothing has been written yet
+            if part == b"":
+                return b"".join(parts)
+            if part is not None:
+                parts.append(part)
+                left -= len(part)
+    raise FormatError(f"more than {limit // 2**20} MiB; check that this is the right file")
 
 
 def read_text(path: PathLike) -> str:
