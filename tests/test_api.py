@@ -5,6 +5,7 @@ import itertools
 import math
 import subprocess
 import sys
+from typing import Any
 
 import chex
 import jax
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from strategies import instances
 
-from regal_jax import Auto, Brkga, BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many
+from regal_jax import Auto, Brkga, BrkgaConfig, Cluster, GraphBuilder, optimize, optimize_many, order
 from regal_jax.api import many
 from regal_jax.datasets import generate
 from regal_jax.errors import ClusterError, ConfigError, InfeasiblePlanWarning
@@ -227,6 +228,22 @@ def test_small_budgets_are_kept(graph, evaluations):
     plan = optimize(graph, TWO, evaluations=evaluations, seed=0, warm_start=False)
     assert 1 <= plan.provenance["evaluations"] <= evaluations
     plan.verify(graph)
+
+
+def test_the_default_budget_is_that_of_the_documents():
+    """20 000 evaluations; 5000 for peak memory on one device, however it is asked for."""
+    layered, one = generate("ordering-layered", 200, seed=0), Cluster.uniform(1, transfer="free")
+    options: Any = {"method": "brkga", "warm_start": False}
+    budgets = {
+        "makespan": optimize(layered, TWO, **options),
+        "peaks on two": optimize(layered, TWO, objective="peak-memory", **options),
+        "peaks on one": optimize(layered, one, objective="peak-memory", **options),
+        "order": order(layered, **options),
+        "many": optimize_many([layered], [one], objective="peak-memory", progress=False, **options)[0],
+    }
+    spent = {name: plan.provenance["evaluations"] for name, plan in budgets.items()}
+    assert all(19_900 < spent[name] <= 20_000 for name in ("makespan", "peaks on two"))
+    assert all(4900 < spent[name] <= 5000 for name in ("peaks on one", "order", "many"))
 
 
 def test_one_op():

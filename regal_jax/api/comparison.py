@@ -98,7 +98,7 @@ def compare(
     methods: Sequence[MethodName | Solver] | Mapping[str, MethodName | Solver] = _DEFAULT,
     *,
     objective: Objective | ObjectiveName = Objective.MAKESPAN,
-    evaluations: int = 5000,
+    evaluations: int | None = None,
     seed: int | jax.Array = 0,
     **options: Any,
 ) -> Comparison:
@@ -112,7 +112,7 @@ def compare(
       methods: Values of ``method`` of `optimize`, or a table with names of your own to compare settings of a
         solver: ``{"small": Brkga(population=50), "large": Brkga(population=200)}``.
       objective: As in `optimize`.
-      evaluations: Budget of each search; heuristics spend none.
+      evaluations: Budget of each search, as in `optimize`; heuristics spend none.
       seed: As in `optimize`.
       **options: Further arguments of `optimize` for all searches, such as ``warm_start`` and ``time_limit``.
 

@@ -16,7 +16,7 @@ from regal_jax.plan import Objective, Plan
 from regal_jax.runtime.interrupts import interruptible
 from regal_jax.solvers import Solver
 from regal_jax.solvers.loop.earlier import WarmStarts
-from regal_jax.solvers.loop.settings import Settings, each, one_seed
+from regal_jax.solvers.loop.settings import Settings, default_budget, each, one_seed
 from regal_jax.solvers.loop.watch import Improvement
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def optimize(
     cluster: Cluster,
     *,
     objective: Objective | ObjectiveName = Objective.MAKESPAN,
-    evaluations: int = 5000,
+    evaluations: int | None = None,
     seed: int | jax.Array = 0,
     method: "MethodName | Solver | None" = None,
     policy: "Policy | str | os.PathLike[str] | None" = None,
@@ -63,7 +63,8 @@ def optimize(
       graph: The graph.
       cluster: Cluster on which the graph runs.
       objective: ``"makespan"`` (under the memory capacities, if they are finite) or ``"peak-memory"``.
-      evaluations: Budget of the search, the number of simulated candidates.
+      evaluations: Budget of the search, the number of simulated candidates. ``None``: 20 000, for peak memory
+        on one device 5000.
       seed: A number or a typed `jax.random.key`. The same seed gives the same plan on the same versions.
         ``"cp-sat"`` is an exception, since it has two threads; with ``method=CpSat(workers=1)`` its plan is
         the same, too, unless its time limit ends it.
@@ -136,7 +137,7 @@ def optimize(
     with interruptible():
         settings = Settings.checked(
             objective=objective,
-            evaluations=evaluations,
+            evaluations=default_budget(objective, cluster) if evaluations is None else evaluations,
             seed=one_seed(seed, key),
             method=method,
             policy=policy,
@@ -162,7 +163,7 @@ def optimize_many(
     clusters: Cluster | Sequence[Cluster],
     *,
     objective: Objective | ObjectiveName = Objective.MAKESPAN,
-    evaluations: int = 5000,
+    evaluations: int | None = None,
     seed: int | jax.Array = 0,
     method: "MethodName | Solver | None" = None,
     policy: "Policy | str | os.PathLike[str] | None" = None,
@@ -196,7 +197,7 @@ def optimize_many(
       graphs: The graphs.
       clusters: One for all graphs, or one per graph.
       objective: As in `optimize`.
-      evaluations: Budget of each graph.
+      evaluations: Budget of each graph, as in `optimize`.
       seed: Seed from which, with the graph's content, each graph's key is derived.
       method: As in `optimize`.
       policy: As in `optimize`.
@@ -245,7 +246,7 @@ def optimize_many(
     with interruptible():
         settings = Settings.checked(
             objective=objective,
-            evaluations=evaluations,
+            evaluations=default_budget(objective, clusters) if evaluations is None else evaluations,
             seed=one_seed(seed, key),
             method=method,
             policy=policy,

@@ -22,7 +22,7 @@ def order(
     graph: ComputationGraph,
     *,
     memory: float | str = "inf",
-    evaluations: int = 5000,
+    evaluations: int | None = None,
     seed: int | jax.Array = 0,
     method: "MethodName | Solver | None" = None,
     warm_start: WarmStarts = True,
@@ -42,7 +42,7 @@ def order(
     Args:
       graph: The graph.
       memory: Capacity of the device, as `Cluster.uniform` takes it.
-      evaluations: As in `regal_jax.optimize`.
+      evaluations: As in `regal_jax.optimize`; ``None``: 5000.
       seed: As in `regal_jax.optimize`.
       method: As in `regal_jax.optimize`. Besides ``"auto"``, the methods for one device are
         ``"order-search"``, ``"topoformer"``, ``"beam"``, ``"approximate-dp"``, ``"depth-first-dp"``,

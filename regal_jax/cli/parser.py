@@ -48,7 +48,7 @@ transfer models (--transfer):
   ici-v5p, infiniband-hdr, infiniband-ndr, ethernet-10g, ethernet-25g, ethernet-100g (docs/links.md).
 
 examples:
-  regal-jax optimize graph.pbtxt --evaluations 20000 --seed 1 --out plan.json
+  regal-jax optimize graph.pbtxt --evaluations 100000 --seed 1 --out plan.json
   regal-jax optimize graph.stg --devices 4 --transfer free
   regal-jax optimize model.onnx --devices 8 --transfer nvlink4 --nodes 2 --between ethernet-100g
   regal-jax optimize --example gpt2-small --objective peak-memory --devices 1
@@ -194,8 +194,8 @@ def _budget(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--evaluations",
         type=count,
-        default=5000,
-        help="search budget, spent in whole generations (default 5000)",
+        metavar="N",
+        help="search budget, spent in whole generations (default 20000, for peak memory on one device 5000)",
     )
     parser.add_argument("--time-limit", type=seconds, metavar="S", help="stop the search after S seconds")
     parser.add_argument("--seed", type=seed, default=0, help="seed of the search (default 0)")
