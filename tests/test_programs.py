@@ -322,7 +322,9 @@ def test_ten_thousand_graphs_in_one_process():
     lines = [json.loads(line) for line in child(script, 10_000, 2000, 500)]
     assert lines[-1]["graphs"] == 10_000
     half = [line for line in lines if line["graphs"] >= 5000]
-    for what, most, growth in (("regions", 8000, 1.1), ("mib", 6000, 1.25)):
+    # XLA's newer emitters of fusions, the only ones from JAX 0.11 on, need about four times the regions.
+    regions = 8000 if jax.__version_info__ < (0, 11) else 16_000
+    for what, most, growth in (("regions", regions, 1.1), ("mib", 6000, 1.25)):
         assert max(line[what] for line in lines) < most
         assert max(line[what] for line in half) < growth * max(
             line[what] for line in lines if 2000 <= line["graphs"] < 5000
