@@ -16,7 +16,7 @@ from regal_jax.plan import Objective, Plan
 from regal_jax.runtime.interrupts import interruptible
 from regal_jax.solvers import Solver
 from regal_jax.solvers.loop.earlier import WarmStarts
-from regal_jax.solvers.loop.settings import Settings, default_budget, each, one_seed
+from regal_jax.solvers.loop.settings import Settings, budget_of, each, one_seed
 from regal_jax.solvers.loop.watch import Improvement
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def optimize(
     with interruptible():
         settings = Settings.checked(
             objective=objective,
-            evaluations=default_budget(objective, cluster) if evaluations is None else evaluations,
+            evaluations=budget_of(evaluations, objective, cluster),
             seed=one_seed(seed, key),
             method=method,
             policy=policy,
@@ -246,7 +246,7 @@ def optimize_many(
     with interruptible():
         settings = Settings.checked(
             objective=objective,
-            evaluations=default_budget(objective, clusters) if evaluations is None else evaluations,
+            evaluations=budget_of(evaluations, objective, clusters),
             seed=one_seed(seed, key),
             method=method,
             policy=policy,

@@ -80,8 +80,6 @@ def _is_plan(path: str) -> bool:
         check_regular(path)
         with open(path, encoding="utf-8") as file:
             return '"regal_jax.plan"' in file.read(4096)
-    except FormatError as error:
-        raise FormatError(f"{path}: {error}") from None
     except UnicodeDecodeError:
         raise FormatError(f"{path}: not UTF-8 text") from None
 

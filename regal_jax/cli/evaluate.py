@@ -73,8 +73,8 @@ def add_evaluate(subparsers: Subparsers) -> None:
         "--capacity",
         type=float,
         metavar="RATIO",
-        help="capacity of each device relative to an even split of a graph's memory, in place of --memory: "
-        "1.2, for example (default 0: --memory)",
+        help="capacity of each device, relative to an even split of a graph's memory, instead of --memory: "
+        "1.2, for example (default: that of --memory)",
     )
     _methods(evaluate)
     evaluate.set_defaults(run=_evaluate)

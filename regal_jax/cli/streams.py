@@ -16,8 +16,8 @@ class _Steady:
 
     Args:
       stream: The stream.
-      needed: Name of a stream that must be written: a full disk is then an error, and otherwise as a reader
-        that has gone.
+      needed: Name of a stream whose text must not be lost: a full disk is an error with this name. Without a
+        name, text that a full disk does not take is dropped.
     """
 
     def __init__(self, stream: TextIO, needed: str = "") -> None:

@@ -154,7 +154,7 @@ def _archive(path: pathlib.Path, prefix: str) -> Iterator[Entry]:
                 if member.isfile() and not hidden and name.suffix in _TEXTS:
                     yield _member(path, archive.extractfile(member), member, prefix)
     except FormatError as error:
-        yield Entry(prefix + path.name, error=f"{path}: {error}")
+        yield Entry(prefix + path.name, error=str(error))
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         yield Entry(
             prefix + path.name,

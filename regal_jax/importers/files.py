@@ -77,7 +77,7 @@ def _is_pipe(path: PathLike) -> bool:
 
 
 def _piped(path: PathLike, limit: int) -> bytes:
-    """What programs write to a pipe until the last one closes it; nothing if there is none.
+    """What programs write to a pipe until the last one closes it. Waits for the first one.
 
     Raises:
       FormatError: More than ``limit`` bytes.

@@ -140,10 +140,7 @@ class WeightsFormat:
           OSError: The file cannot be read.
         """
         name = path_text(path)
-        try:
-            check_regular(name)
-        except FormatError as error:
-            raise FormatError(f"{name}: {error}") from None
+        check_regular(name)
         with open(name, "rb") as file:  # `open` reports why a file cannot be read.
             start = file.read(9)
         try:

@@ -16,10 +16,17 @@ def check_regular(path: str | os.PathLike[str]) -> None:
     """Refuses pipes, devices and sockets, whose content may have no end or never come.
 
     Raises:
-      FormatError: The path leads to one of them, or no file can have this name. The error does not name the
-        file.
+      FormatError: The path leads to one of them, or no file can have this name. The error names the file.
       OSError: There is no such file.
     """
+    try:
+        _check_regular(path)
+    except FormatError as error:
+        raise FormatError(f"{os.fspath(path)}: {error}") from None
+
+
+def _check_regular(path: str | os.PathLike[str]) -> None:
+    """`check_regular`, with errors that do not name the file."""
     try:
         mode = os.stat(path).st_mode
     except ValueError as error:  # A null character in the path.
@@ -29,7 +36,7 @@ def check_regular(path: str | os.PathLike[str]) -> None:
 
 
 def read_limited(path: str | os.PathLike[str], limit: int = MAX_FILE_BYTES) -> bytes:
-    """The content of a regular file.
+    """The content of a regular file. Errors do not name the file.
 
     Args:
       path: The file.
@@ -39,7 +46,7 @@ def read_limited(path: str | os.PathLike[str], limit: int = MAX_FILE_BYTES) -> b
       FormatError: As `check_regular`, or the file is larger than ``limit``.
       OSError: The file cannot be read.
     """
-    check_regular(path)
+    _check_regular(path)
     with open(path, "rb") as file:
         if os.fstat(file.fileno()).st_size <= limit:
             data = file.read(limit + 1)  # The file may grow meanwhile.

@@ -24,25 +24,28 @@ from regal_jax.solvers.loop.runs import MOST_RUNS
 if TYPE_CHECKING:
     from regal_jax.policies import Policy
 
-__all__ = ["Settings", "as_key", "check_pairs", "default_budget", "each", "one_seed"]
+__all__ = ["Settings", "as_key", "budget_of", "check_pairs", "each", "one_seed"]
 
 _THREEFRY: Final = "threefry2x32"
 """The kind of keys whose numbers are 0 and a seed of 32 bits."""
 
 
 _BUDGET: Final = 20_000
-"""Evaluations of a search, docs/design.md, part 2."""
+"""Default budget of a search, in evaluations (docs/design.md, part 2)."""
 _BUDGET_OF_ORDERS: Final = 5000
-"""For peak memory on one device, where more evaluations rarely gain."""
+"""Default budget for peak memory on one device, where more evaluations rarely gain."""
 
 
-def default_budget(objective: Any, clusters: Any) -> int:
-    """The number of evaluations of a call that names none.
+def budget_of(evaluations: Any, objective: Any, clusters: Any) -> Any:
+    """The given number of evaluations, or the default for ``None``.
 
     Args:
+      evaluations: May be invalid, which `Settings.checked` reports.
       objective: An objective or its name; may be invalid, which `Settings.checked` reports.
       clusters: One cluster or several; may be invalid, which `check_pairs` reports.
     """
+    if evaluations is not None:
+        return evaluations
     some = clusters if isinstance(clusters, (list, tuple)) else [clusters]
     alone = bool(some) and all(isinstance(cluster, Cluster) and cluster.num_devices == 1 for cluster in some)
     return _BUDGET_OF_ORDERS if alone and objective == Objective.PEAK_MEMORY else _BUDGET
