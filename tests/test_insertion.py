@@ -24,6 +24,7 @@ from regal_jax.plan import replay
 from regal_jax.runtime.compiling import for_loops
 
 seeds = st.integers(0, 2**32 - 1)
+most_ops = st.sampled_from([1, 2, 4, 16])
 
 
 class Given:
@@ -60,11 +61,12 @@ def begin(
     random: Any,
     policy: InsertionPolicy | None = None,
     *,
+    ops: int = 1,
     describe: bool = False,
 ) -> Insertion:
     layout, state = kernel_arguments(graph, cluster)
     space = map(for_loops, (layout, make_room(layout, state)))
-    insertion = Insertion(graph, *space, random, policy, describe=describe)
+    insertion = Insertion(graph, *space, random, policy, ops=ops, describe=describe)
     insertion.begin(Schedule(*schedule, replay(graph, cluster, *schedule).makespan))
     return insertion
 
@@ -81,13 +83,13 @@ def scheduled(
 
 
 @settings(max_examples=100)
-@given(instance=instances(max_ops=20), seed=seeds, limited=st.booleans(), policy=policies())
+@given(instance=instances(max_ops=20), seed=seeds, limited=st.booleans(), policy=policies(), ops=most_ops)
 def test_schedules_are_those_of_the_replay_and_never_longer(
-    instance: tuple[ComputationGraph, Cluster], seed: int, limited: bool, policy: InsertionPolicy
+    instance: tuple[ComputationGraph, Cluster], seed: int, limited: bool, policy: InsertionPolicy, ops: int
 ) -> None:
     graph, rng = instance[0], np.random.default_rng(seed)
     cluster, schedule = scheduled(*instance, rng, limited=limited)
-    insertion = begin(graph, cluster, schedule, rng, policy)
+    insertion = begin(graph, cluster, schedule, rng, policy, ops=ops)
     before = insertion.makespan
     for _ in range(20):
         used, made = insertion.run(1, 1, -math.inf)
@@ -125,6 +127,7 @@ def times_of(graph: ComputationGraph, cluster: Cluster, schedule: Schedule) -> n
     limited=st.booleans(),
     deviation=st.sampled_from([0.1, 1.0, 10.0]),
     policy=policies(),
+    ops=most_ops,
 )
 def test_schedules_of_a_walk_are_those_of_the_replay_and_at_most_a_little_longer(
     instance: tuple[ComputationGraph, Cluster],
@@ -132,10 +135,11 @@ def test_schedules_of_a_walk_are_those_of_the_replay_and_at_most_a_little_longer
     limited: bool,
     deviation: float,
     policy: InsertionPolicy,
+    ops: int,
 ) -> None:
     graph, rng = instance[0], np.random.default_rng(seed)
     cluster, schedule = scheduled(*instance, rng, limited=limited)
-    insertion = begin(graph, cluster, schedule, rng, policy)
+    insertion = begin(graph, cluster, schedule, rng, policy, ops=ops)
     insertion.run(1, 1, -math.inf)
     for _ in range(30):
         before, known = insertion.makespan, insertion.best
@@ -160,13 +164,19 @@ def test_schedules_of_a_walk_are_those_of_the_replay_and_at_most_a_little_longer
     limited=st.booleans(),
     moves=st.integers(2, 200),
     policy=policies(),
+    ops=most_ops,
 )
 def test_what_is_known_of_the_schedule_before_changes_nothing(
-    instance: tuple[ComputationGraph, Cluster], seed: int, limited: bool, moves: int, policy: InsertionPolicy
+    instance: tuple[ComputationGraph, Cluster],
+    seed: int,
+    limited: bool,
+    moves: int,
+    policy: InsertionPolicy,
+    ops: int,
 ) -> None:
     cluster, schedule = scheduled(*instance, np.random.default_rng(seed), limited=limited)
     once, one_by_one = (
-        begin(instance[0], cluster, schedule, np.random.default_rng(seed), policy) for _ in range(2)
+        begin(instance[0], cluster, schedule, np.random.default_rng(seed), policy, ops=ops) for _ in range(2)
     )
     used, found = once.run(moves, 10**9, -math.inf)
     numbers = [one_by_one.run(1, 1, -math.inf)[0] for _ in range(moves)]
@@ -187,7 +197,8 @@ def test_schedules_of_graphs_with_control_edges_are_those_of_the_replay(transfer
         graph = random_graph(rng, int(rng.integers(5, 15)), controls_per_op=1.0)
         cluster = Cluster.uniform(2 + seed % 2, transfer=transfer)
         cluster, schedule = scheduled(graph, cluster, rng, limited=True)
-        insertion = begin(graph, cluster, schedule, rng, default_insertion_policy() if seed % 2 else None)
+        policy = default_insertion_policy() if seed % 2 else None
+        insertion = begin(graph, cluster, schedule, rng, policy, ops=1 + seed % 8)
         for _ in range(3):
             insertion.run(100, 10**9, -math.inf)
         best = insertion.best
@@ -252,6 +263,63 @@ def test_a_group_moves_with_its_transfers() -> None:
     assert used == 3
     assert best.makespan == 10
     assert replay(graph, cluster, best.placement, best.events).makespan == 10
+
+
+@pytest.mark.parametrize(("wanted", "moves"), [(0.0, "d"), (0.51, "ad"), (0.8, "abd"), (0.999, "abcd")])
+def test_ops_move_together_with_those_that_save_most_transfers(wanted: float, moves: str) -> None:
+    builder = GraphBuilder("diamond")
+    builder.add_op("a", runtime=1.0, outputs=[5])
+    builder.add_op("c", runtime=1.0, outputs=[20])
+    # More of b's input than of its output would be transferred.
+    builder.add_op("b", runtime=1.0, inputs=["c"], outputs=[9])
+    builder.add_op("d", runtime=1.0, inputs=["a", "b"], outputs=[100])
+    builder.add_op("end", runtime=50.0, inputs=["d"], outputs=[1])
+    graph, cluster = builder.build(), Cluster.uniform(2, transfer="blocking:bandwidth=1")
+    names = list(graph.op_names)
+    d, end = names.index("d"), names.index("end")
+    # A move of ops, of d to the device of the end, and how many.
+    number, others = (d + 0.99) / len(names), [0.5] * (2 * MOST_CANDIDATES - 1)
+    random = Given(0.0, 0.0, 0.0, 0.0, number, *others, wanted)
+    placement = np.where(np.arange(len(names)) == end, 1, 0)
+    events = np.array([*range(end), len(names) + d * 2 + 1, end])
+    schedule = placement, events
+    insertion = begin(graph, cluster, schedule, random, InsertionPolicy(candidates=1), ops=4)
+    assert insertion.makespan == 4 + 100 + 50
+    insertion.run(1, 1, -math.inf)
+    best = insertion.best
+    assert best is not None
+    assert "".join(sorted(names[o] for o in np.flatnonzero(best.placement) if o != end)) == moves
+
+
+@settings(max_examples=60)
+@given(instance=instances(max_ops=20), seed=seeds, ops=st.integers(2, 16))
+def test_ops_that_move_together_are_connected(
+    instance: tuple[ComputationGraph, Cluster], seed: int, ops: int
+) -> None:
+    graph, rng = instance[0], np.random.default_rng(seed)
+    cluster, schedule = scheduled(*instance, rng, limited=False)
+    insertion = begin(graph, cluster, schedule, rng, InsertionPolicy(candidates=1), ops=ops, describe=True)
+    place, leader = schedule[0], graph.colocation_leader
+    pairs = np.stack([graph.tensor_op[graph.edge_tensor], graph.edge_op])
+    pairs = np.concatenate([pairs, [graph.control_source, graph.control_target]], axis=1)
+    for _ in range(10):
+        insertion.run(1, 1, -math.inf)
+        row, best = insertion.described[-1][0], insertion.best
+        assert best is not None
+        if row[0]:
+            count = round(math.exp(row[1 + MOVE_FEATURES.index("ops")]))
+            together = np.array(insertion._work.moved)[:count]
+            assert len(set(place[together])) == 1
+            assert np.isin(leader, leader[together]).sum() == count == len(set(together))
+            largest = np.bincount(leader).max()
+            assert count < ops + largest
+            # Groups are joined by an edge.
+            joined = {int(leader[together[0]])}
+            inside = leader[pairs[:, np.isin(pairs, together).all(axis=0)]]
+            for _ in range(count):
+                joined |= {int(one) for pair in inside.T if joined & set(map(int, pair)) for one in pair}
+            assert joined == set(map(int, leader[together]))
+        place = best.placement
 
 
 def test_the_goal_and_the_number_of_insertions_end_it() -> None:
@@ -319,13 +387,15 @@ def clocks_around(now: Any, graph: ComputationGraph, d: int) -> tuple[np.ndarray
 
 
 @settings(max_examples=60)
-@given(instance=instances(max_ops=12), seed=seeds)
-def test_features_are_those_of_the_schedule(instance: tuple[ComputationGraph, Cluster], seed: int) -> None:
+@given(instance=instances(max_ops=12), seed=seeds, ops=most_ops)
+def test_features_are_those_of_the_schedule(
+    instance: tuple[ComputationGraph, Cluster], seed: int, ops: int
+) -> None:
     graph, rng = instance[0], np.random.default_rng(seed)
     cluster, schedule = scheduled(*instance, rng, limited=False)
     n, d = graph.num_ops, cluster.num_devices
     blocking = cluster.transfer is TransferModel.BLOCKING
-    insertion = begin(graph, cluster, schedule, rng, InsertionPolicy(candidates=1), describe=True)
+    insertion = begin(graph, cluster, schedule, rng, InsertionPolicy(candidates=1), ops=ops, describe=True)
     for _ in range(10):
         before = Schedule(*schedule, insertion.makespan)
         known = type(insertion._now)(*map(np.array, insertion._now))
@@ -345,12 +415,18 @@ def test_features_are_those_of_the_schedule(instance: tuple[ComputationGraph, Cl
             assert code % 2 == 0
             features = dict(zip(MOVE_FEATURES, row[1:], strict=False))
             leader = graph.colocation_leader
-            assert features["group"] == (leader == leader[event]).sum()
+            together = np.array(insertion._work.moved)[: round(math.exp(features["ops"]))]
+            assert set(np.flatnonzero(leader == leader[event])) <= set(together)
+            if ops == 1:
+                assert len(together) == (leader == leader[event]).sum()
             assert features["inputs"] == pytest.approx(math.log1p((graph.edge_op == event).sum()))
             if d == 2:
                 placement = before.placement.copy()
                 here = placement[event]
-                placement[event] = 1 - here
+                placement[together] = 1 - here
+                here_and_there = runtime_matrix(graph, cluster)[together][:, [here, 1 - here]].sum(axis=0)
+                assert features["runtime"] == pytest.approx(scaled(here_and_there[0] / unit), abs=1e-9)
+                assert features["runtime_there"] == pytest.approx(scaled(here_and_there[1] / unit), abs=1e-9)
                 old, new = transfers_of(graph, before.placement), transfers_of(graph, placement)
                 assert features["saved_count"] == len(old - new)
                 assert features["added_count"] == len(new - old)
@@ -365,6 +441,11 @@ def test_features_are_those_of_the_schedule(instance: tuple[ComputationGraph, Cl
                     assert features["slack_there"] == pytest.approx(
                         scaled(slack[now, 1 - here] / unit), abs=1e-9
                     )
+                if blocking and cost.shape[1] == 1:
+                    less, more = here_and_there[0] + saved, here_and_there[1] + added
+                    relief, excess = max(0, less - slack[now, here]), max(0, more - slack[now, 1 - here])
+                    assert features["relief"] == pytest.approx(scaled(relief / unit), abs=1e-9)
+                    assert features["excess"] == pytest.approx(scaled(excess / unit), abs=1e-9)
         else:
             features = dict(zip(PLACE_FEATURES, row[1:], strict=False))
             assert features["transfer"] == (event >= n)

@@ -25,6 +25,7 @@ from regal_jax.heuristics import (
     save_insertion_policy,
 )
 from regal_jax.heuristics.insertion_features import MOVE_FEATURES, PLACE_FEATURES
+from regal_jax.heuristics.insertion_kernel import SEEN
 from regal_jax.heuristics.insertion_policy import default_insertion_policy
 from regal_jax.learning.insertion import (
     InsertionDataConfig,
@@ -56,11 +57,11 @@ def some_policy() -> InsertionPolicy:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"move": (1.0,), "place": (1.0,)}, r"move has 1 numbers; give 16, or none"),
-        ({"move": "default"}, r"move is 'default'; give 16 numbers"),
-        ({"move": (1.0,) * 15 + ("x",)}, r"move has 'x'; give finite numbers"),
-        ({"move": (float("nan"),) * 16}, r"move has nan; give finite numbers"),
-        ({"move": (1.0,) * 16}, r"only one of move and place has weights"),
+        ({"move": (1.0,), "place": (1.0,)}, r"move has 1 numbers; give 18, or none"),
+        ({"move": "default"}, r"move is 'default'; give 18 numbers"),
+        ({"move": (1.0,) * 17 + ("x",)}, r"move has 'x'; give finite numbers"),
+        ({"move": (float("nan"),) * 18}, r"move has nan; give finite numbers"),
+        ({"move": (1.0,) * 18}, r"only one of move and place has weights"),
         ({"candidates": 0}, r"candidates is 0"),
         ({"candidates": 9}, r"candidates is 9; give at most 8"),
     ],
@@ -224,20 +225,20 @@ def test_the_trained_weights_shorten_random_graphs() -> None:
 
 def test_the_fit_is_the_maximum_of_the_likelihood() -> None:
     rng = np.random.default_rng(0)
-    rows = np.zeros((4000, 1 + 15 + 1))
+    rows = np.zeros((4000, SEEN + 1))
     rows[:, 0] = rng.integers(2, size=4000)
     rows[:, 1:12] = rng.normal(size=(4000, 11)) * 3 + 1
     truth = rng.normal(size=11) / 3
     rows[:, -1] = rng.random(4000) < 1 / (1 + np.exp(-(rows[:, 1:12] @ truth - 2)))
     policy = fit(rows, 0.0)
-    for kind, weights, count in ((1, policy.move, 15), (0, policy.place, 11)):
+    for kind, weights, count in ((1, policy.move, SEEN - 1), (0, policy.place, 11)):
         chosen = rows[rows[:, 0] == kind]
         known = np.column_stack([chosen[:, 1 : 1 + count], np.ones(len(chosen))])
         chance = 1 / (1 + np.exp(-known @ np.array(weights)))
         np.testing.assert_allclose(known.T @ (chance - chosen[:, -1]), 0, atol=1e-4)
         np.testing.assert_allclose(weights[:11], truth, atol=0.2)
     with pytest.raises(ConfigError, match="no insertion move made a schedule shorter"):
-        fit(rows * [*[1] * 16, 0], 0.0)
+        fit(rows * [*[1] * SEEN, 0], 0.0)
 
 
 @needs_numba

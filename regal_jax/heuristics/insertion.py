@@ -43,6 +43,7 @@ class Insertion:
       room: Space for peaks, which others may use between two calls.
       random: The source of random numbers.
       policy: What chooses the moves; ``None`` for the choice without weights.
+      ops: Largest number of ops that a move takes to another device together.
       describe: Whether to keep what describes each move, and what it did, in `described`.
     """
 
@@ -54,6 +55,7 @@ class Insertion:
         random: np.random.Generator,
         policy: InsertionPolicy | None = None,
         *,
+        ops: int = 1,
         describe: bool = False,
     ) -> None:
         # Its import may load Numba, which takes longer than most heuristics.
@@ -65,7 +67,7 @@ class Insertion:
         self._edges, self._work = for_loops(_edges(graph)), for_loops(make_work(layout))
         policy = policy or InsertionPolicy()
         weights = [np.array(each, np.float64) for each in (policy.move, policy.place)]
-        self._scorer = for_loops(Scorer(weights[0], weights[1], policy.candidates))
+        self._scorer = for_loops(Scorer(weights[0], weights[1], policy.candidates, ops))
         self._describe, self.described = describe, list[np.ndarray]()
         """Of each call of `run`, ``[moves, SEEN + 2]``: what describes each move (see `insert` in
         `regal_jax.heuristics.insertion_kernel`), the number of its insertions, and the time by which it made

@@ -17,25 +17,29 @@ MOVE_FEATURES: Final = (
     "position",
     "inputs",
     "successors",
-    "group",
+    "ops",
     "runtime",
     "tries",
+    "excess",
+    "relief",
 )
-"""Features of an op that changes its device.
+"""Features of ops that change their device: of the first op, and where the text says so of all that move.
 
 Times are in units of the makespan, times the devices, divided by the events; of times and of numbers of edges
 and tries the logarithm of one plus the value is taken, with its sign.
 
 - ``slack``, ``slack_there``: How much later its device, and the other one, could be busy before it.
-- ``attraction``: How many more of its neighbours are on the other device, from -5 to 5.
-- ``runtime``, ``runtime_there``: Its runtime on its device, and on the other one.
+- ``attraction``: How many more neighbours of all are on the other device, from -5 to 5.
+- ``runtime``, ``runtime_there``: The runtime of all on their device, and on the other one.
 - ``transfers_saved``, ``transfers_added``, ``transfers_change``: The time of transfers that are no longer
   needed, of those that the move needs, and the difference.
 - ``saved_count``, ``added_count``: Their numbers.
 - ``position``: When it may begin, as a share of the makespan.
 - ``inputs``, ``successors``: Its numbers of inputs, and of edges to others.
-- ``group``: The number of ops of its colocation group, which move with it.
+- ``ops``: The logarithm of the number of ops that move.
 - ``tries``: How often it has been tried elsewhere since the schedule became shorter.
+- ``excess``: By how much the runtime of all there, and the transfers that are added, exceed ``slack_there``.
+- ``relief``: By how much their runtime on their device, and the transfers that are saved, exceed ``slack``.
 """
 
 PLACE_FEATURES: Final = (

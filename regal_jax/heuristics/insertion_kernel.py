@@ -30,12 +30,16 @@ __all__ = [
 
 MOST_CANDIDATES: Final = 8
 """Largest number of candidates of each kind of move."""
-DRAWS: Final = 2 * MOST_CANDIDATES + 4
+DRAWS: Final = 3 * MOST_CANDIDATES + 4
 """Uniform numbers per move."""
-SEEN: Final = 16
+SEEN: Final = 18
 """Numbers that describe a move: 1 if an op changes its device, else 0, and its features."""
 _MOVES: Final = 0.5
 """Share of moves in which an op changes its device; in the others one event changes its place alone."""
+_ALONE: Final = 0.5
+"""Share of candidates in which an op changes its device without others."""
+_MOST_READERS: Final = 16
+"""An op with more successors takes none of them along; of a tensor's readers so many are looked at."""
 _EQUAL: Final = 1e-9
 """Paths whose lengths differ by less, relatively, are equally long."""
 _ROUNDING: Final = 1e-12
@@ -52,13 +56,14 @@ Attributes:
   group_rows, group: ``[N + 1]``, ``[N]``, the ops of the colocation group of each leader.
 """
 
-Scorer = namedtuple("Scorer", "move place candidates")
+Scorer = namedtuple("Scorer", "move place candidates ops")
 """How a move is chosen.
 
 Attributes:
   move, place: The weights of `regal_jax.heuristics.insertion_policy.InsertionPolicy`, the constant last;
     empty if there are none.
   candidates: Number of candidates of each kind.
+  ops: Largest number of ops that a move takes to another device together.
 """
 
 Events = namedtuple("Events", "event home place sender receiver takes uses tries since counts value")
@@ -79,7 +84,8 @@ Attributes:
 """
 
 Work = namedtuple(
-    "Work", "event place clock rest finish after length taken member anchor moved todo clocks rests features"
+    "Work",
+    "event place clock rest finish gain after length taken member anchor moved todo clocks rests features",
 )
 """Space for a move.
 
@@ -89,6 +95,7 @@ Attributes:
   rest: ``[(M + 1) * D]``, the time that each device still needs before each of the last events, the last one
     first; zeros come before it.
   finish: ``[N]``, the finish of each op.
+  gain: ``[N]``, the time of transfers that a move saves if the op moves as well.
   clocks, rests: ``clock`` and ``rest`` of the current schedule.
   features: ``[SEEN]``, those of a candidate.
   after: ``[N]``, the longest path after an op to those that wait for it on other devices.
@@ -135,7 +142,7 @@ def make_work(layout: Any) -> Work:
     sizes = {"event": n + e, "todo": n + e, "place": n + t * d, "taken": n + t * d}
     whole = {name: np.zeros(sizes.get(name, n), np.int64) for name in (*sizes, "member", "anchor", "moved")}
     clocks = {name: np.zeros((n + e + 1) * d) for name in ("clock", "rest", "clocks", "rests")}
-    real = {"finish": n, "after": n, "length": n + e + 1, "features": SEEN}
+    real = {"finish": n, "gain": n, "after": n, "length": n + e + 1, "features": SEEN}
     return Work(**{name: np.zeros(size) for name, size in real.items()}, **whole, **clocks)
 
 
@@ -181,10 +188,10 @@ def insert(
     control_rows, controls, reader_rows, readers, group_rows, group = edges
     event, home, place, sender, receiver, takes, uses, tries, since, counts, value = now
     (
-        new, spot, clock, rest, finish, after, length, taken, member, anchor, moved, todo, clocks, rests,
-        features,
+        new, spot, clock, rest, finish, gain, after, length, taken, member, anchor, moved, todo, clocks,
+        rests, features,
     ) = work  # fmt: skip
-    to_move, to_place, candidates = scorer
+    to_move, to_place, candidates, most_ops = scorer
     n, d = len(home), len(layout.memory)
     waits = len(controls) > 0 or not blocking
 
@@ -196,33 +203,76 @@ def insert(
         h, k = home[producer[t]], home[o]
         return time_of(t, h, k) if h != k else 0.0
 
-    def attraction(o, here, k):
-        """How many more of its inputs and successors the op has on device ``k`` than on ``here``."""
-        more = 0
+    def gain_of(o, here, k):
+        """The time of transfers that is saved, less what is added, if the op also moves to device ``k``."""
+        total = 0.0
         for j in range(input_rows[o], input_rows[o + 1]):
-            h = home[producer[inputs[j]]]
-            more += (h == k) - (h == here)
-        for j in range(after_rows[o], after_rows[o + 1]):
-            h = home[successors[j]]
-            more += (h == k) - (h == here)
-        return more
+            t = inputs[j]
+            u = producer[t]
+            if member[u] == 1 or home[u] == k:
+                total += time_of(t, here, k)
+            elif home[u] == here:
+                total -= time_of(t, here, k)
+        for t in range(output_rows[o], output_rows[o + 1]):
+            goes, stays = 0.0, 0.0
+            for r in range(reader_rows[t], min(reader_rows[t + 1], reader_rows[t] + _MOST_READERS)):
+                v = readers[r]
+                if member[v] == 1 or home[v] == k:
+                    goes = 1.0
+                elif home[v] == here:
+                    stays = 1.0
+            total += (goes - stays) * time_of(t, here, k)
+        return total
 
-    def take_group(op, k):
-        """Marks what moves with ``op`` to device ``k``; returns how many ops and events to put in."""
-        size, count = 0, 0
-        for i in range(group_rows[leader[op]], group_rows[leader[op] + 1]):
-            o = group[i]
-            member[o], taken[o] = 1, 1
-            j = size
-            while j > 0 and place[moved[j - 1]] > place[o]:
-                moved[j] = moved[j - 1]
-                j -= 1
-            moved[j] = o
-            size += 1
+    def gather(op, k, wanted):
+        """Lists the ops that move with ``op`` to device ``k``, in their order, and marks them.
+
+        One op after another joins, with its colocation group: of the neighbours on the same device the one
+        with the largest `gain_of`, until there are ``wanted`` ops or no neighbour is left.
+
+        Returns:
+          The number of ops.
+        """
+        size, near, here, found = 0, 0, home[op], op
+        while found >= 0:
+            first, last = group_rows[leader[found]], group_rows[leader[found] + 1]
+            for i in range(first, last):
+                o = group[i]
+                member[o] = 1
+                j = size
+                while j > 0 and place[moved[j - 1]] > place[o]:
+                    moved[j] = moved[j - 1]
+                    j -= 1
+                moved[j] = o
+                size += 1
+            # ``todo`` lists the neighbours, marked by 2. Those of the latest ops have new gains.
+            for i in range(first, last if size < wanted else first):
+                o = group[i]
+                before, behind = input_rows[o + 1] - input_rows[o], after_rows[o + 1] - after_rows[o]
+                for j in range(before + behind if behind <= _MOST_READERS else before):
+                    i_input, i_after = input_rows[o] + j, after_rows[o] + j - before
+                    v = producer[inputs[i_input]] if j < before else successors[i_after]
+                    if home[v] == here and member[v] != 1 and allowed[v * d + k]:
+                        gain[v] = gain_of(v, here, k)
+                        if member[v] == 0:
+                            member[v], todo[near] = 2, v
+                            near += 1
+            found, most_gain = -1, -np.inf
+            for i in range(near if size < wanted else 0):
+                if member[todo[i]] == 2 and gain[todo[i]] > most_gain:
+                    found, most_gain = todo[i], gain[todo[i]]
+        for i in range(near):
+            member[todo[i]] = member[todo[i]] == 1
+        return size
+
+    def take_group(op, k, size):
+        """Marks the events that the move of ops to device ``k`` takes out; returns how many to put in."""
+        count = 0
         here = home[op]
         for i in range(size - 1, -1, -1):
             o = moved[i]
             anchor[o] = -1
+            taken[o] = 1
             for j in range(after_rows[o], after_rows[o + 1]):
                 v = successors[j]
                 v = anchor[v] if member[v] else v
@@ -257,7 +307,7 @@ def insert(
                             taken[c] = 2
                             todo[count] = c
                             count += 1
-        return size, count
+        return count
 
     def take_out(count, alike):
         """Lists the events that stay, of which the first ``alike`` are listed.
@@ -327,38 +377,65 @@ def insert(
         """How often this move was tried since the schedule has become shorter."""
         return math.log1p(tries[i]) if since[i] == value[0] else 0.0
 
-    def describe_move(o, k, unit):
-        """Sets the features of an op's move to device ``k``."""
-        h, gone, come, leave, enter = home[o], 0.0, 0.0, 0, 0
-        for j in range(input_rows[o], input_rows[o + 1]):
-            t = inputs[j]
-            u = home[producer[t]]
-            if u != h and uses[t * d + h] == 1:
-                gone, leave = gone + time_of(t, u, h), leave + 1
-            if u != k and uses[t * d + k] == 0:
-                come, enter = come + time_of(t, u, k), enter + 1
-        for t in range(output_rows[o], output_rows[o + 1]):
-            for v in range(d):
-                if uses[t * d + v] > 0:
-                    if v != h:
+    def describe_move(op, k, size, unit):
+        """Sets the features of a move of ops to device ``k``, of which ``op`` is the first."""
+        h, gone, come, leave, enter = home[op], 0.0, 0.0, 0, 0
+        work_here, work_there, more = 0.0, 0.0, 0
+        for i in range(size):
+            o = moved[i]
+            work_here, work_there = work_here + takes[o], work_there + runtime[o * d + k]
+            for t in range(output_rows[o], output_rows[o + 1]):
+                for v in range(d):
+                    if v != h and uses[t * d + v] > 0:
                         gone, leave = gone + time_of(t, h, v), leave + 1
-                    if v != k:
+            for j in range(after_rows[o], after_rows[o + 1]):
+                v = successors[j]
+                if member[v] == 0:
+                    more += (home[v] == k) - (home[v] == h)
+        # Readers are counted as if they had moved, and are counted back.
+        for i in range(size):
+            o = moved[i]
+            for j in range(input_rows[o], input_rows[o + 1]):
+                t = inputs[j]
+                u = producer[t]
+                v = home[u]
+                uses[t * d + h] -= 1
+                if member[u] == 0:
+                    more += (v == k) - (v == h)
+                    if v != h and uses[t * d + h] == 0:
+                        gone, leave = gone + time_of(t, v, h), leave + 1
+                    if v != k and uses[t * d + k] == 0:
+                        come, enter = come + time_of(t, v, k), enter + 1
+                uses[t * d + k] += 1
+        for i in range(size):
+            o = moved[i]
+            for t in range(output_rows[o], output_rows[o + 1]):
+                for v in range(d):
+                    if v != k and uses[t * d + v] > 0:
                         come, enter = come + time_of(t, k, v), enter + 1
-        features[0] = scaled(slack_of(o, h) / unit)
-        features[1] = scaled(slack_of(o, k) / unit)
-        features[2] = min(max(attraction(o, h, k), -5), 5)
-        features[3] = scaled(runtime[o * d + k] / unit)
+        for i in range(size):
+            o = moved[i]
+            for j in range(input_rows[o], input_rows[o + 1]):
+                uses[inputs[j] * d + h] += 1
+                uses[inputs[j] * d + k] -= 1
+        room_here, room_there = slack_of(op, h), slack_of(op, k)
+        features[0] = scaled(room_here / unit)
+        features[1] = scaled(room_there / unit)
+        features[2] = min(max(more, -5), 5)
+        features[3] = scaled(work_there / unit)
         features[4] = scaled(gone / unit)
         features[5] = scaled(come / unit)
         features[6] = scaled((come - gone) / unit)
         features[7] = leave
         features[8] = enter
-        features[9] = position_of(o)
-        features[10] = math.log1p(input_rows[o + 1] - input_rows[o])
-        features[11] = math.log1p(after_rows[o + 1] - after_rows[o])
-        features[12] = group_rows[leader[o] + 1] - group_rows[leader[o]]
-        features[13] = scaled(takes[o] / unit)
-        features[14] = tries_of(2 * o)
+        features[9] = position_of(op)
+        features[10] = math.log1p(input_rows[op + 1] - input_rows[op])
+        features[11] = math.log1p(after_rows[op + 1] - after_rows[op])
+        features[12] = math.log(size)
+        features[13] = scaled(work_here / unit)
+        features[14] = tries_of(2 * op)
+        features[15] = scaled(max(0.0, work_there + come - room_there) / unit)
+        features[16] = scaled(max(0.0, work_here + gone - room_here) / unit)
 
     def describe_place(e, unit):
         """Sets the features of an event that may get another place."""
@@ -401,29 +478,41 @@ def insert(
             k += k >= here
         return o * d + k if allowed[o * d + k] else -1
 
+    def wanted_ops(x):
+        """Draws how many ops move together: one, or a number whose logarithm is uniform."""
+        share = max(0.0, x - _ALONE) / (1 - _ALONE)
+        return min(most_ops, int(math.exp(share * math.log(most_ops))) + (x >= _ALONE))
+
     def draw_move(u, unit, told):
         """Draws some moves.
 
         Returns:
           The best of them by its score, or if there is no policy an event, or the op with most neighbours on
           the other device: an op ``o`` that changes to device ``k`` is ``o * d + k``, an event ``e`` that
-          changes its place alone ``-2 - e``. If ``told``, the features are those of this move.
+          changes its place alone ``-2 - e``. Then the number of ops that change their device, which are
+          listed and marked. If ``told``, the features are those of this move.
         """
-        learned, found, highest = len(to_move) > 0, -1, -np.inf
+        learned, found, highest, size, chosen = len(to_move) > 0, -1, -np.inf, 0, 0
         ops = candidates if d > 1 and (learned or uniform[u] < _MOVES) else 0
         total = ops + candidates if learned else ops
         for i in range(total + 1):
-            c = found
+            c, x = found, 0.0
             if i < ops:
                 c = draw_op(uniform[u + 4 + i], uniform[u + 2])
+                x = uniform[u + 4 + 2 * MOST_CANDIDATES + i]
             elif i < total or found == -1:
                 x = uniform[u + 4 + MOST_CANDIDATES + i - ops] if i < total else uniform[u + 1]
                 c = -2 - event[int(x * counts[0])]
-            if c != -1 and (told or i < total):
-                if c >= 0:
-                    describe_move(c // d, c % d, unit)
-                else:
-                    describe_place(-2 - c, unit)
+            elif found >= 0:
+                x = uniform[u + 4 + 2 * MOST_CANDIDATES + chosen]
+            if c >= 0:
+                size = gather(c // d, c % d, wanted_ops(x))
+                if told or i < total:
+                    describe_move(c // d, c % d, size, unit)
+                for j in range(size if i < total else 0):
+                    member[moved[j]] = 0
+            elif c != -1 and (told or i < total):
+                describe_place(-2 - c, unit)
             if i == total:
                 found = c
             elif c != -1:
@@ -431,10 +520,10 @@ def insert(
                 if learned:
                     more = score(to_move if c >= 0 else to_place)
                     # Each event that is put in is an evaluation.
-                    more -= math.log(features[12] + features[8]) if c >= 0 else 0.0
+                    more -= math.log(size + features[8]) if c >= 0 else 0.0
                 if found == -1 or more > highest:
-                    found, highest = c, more
-        return found
+                    found, highest, chosen = c, more, i
+        return found, size if found >= 0 else 0
 
     def place_group(size, k):
         """Puts the ops of the group on device ``k``."""
@@ -578,9 +667,9 @@ def insert(
         if used >= enough or value[0] <= goal:
             return s
         made[2 * s] = used + 1
-        u, size, count, k, here = s * DRAWS, 0, 0, 0, 0
+        u, count, k, here = s * DRAWS, 0, 0, 0
         unit = value[0] * d / counts[0] if value[0] > 0 else 1.0
-        c = draw_move(u, unit, len(seen) > 0)
+        c, size = draw_move(u, unit, len(seen) > 0)
         for i in range(SEEN if len(seen) > 0 else 0):
             # An event alone has fewer features; what the others hold tells nothing.
             seen[s * SEEN + i] = features[i - 1] if i > 0 else 1.0 * (c >= 0)
@@ -590,7 +679,7 @@ def insert(
         if c >= 0:
             o, k = c // d, c % d
             here = home[o]
-            size, count = take_group(o, k)
+            count = take_group(o, k, size)
         else:
             todo[0], count = -2 - c, 1
             taken[todo[0]] = 1

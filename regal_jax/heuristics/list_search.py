@@ -103,6 +103,7 @@ class ListSearchConfig:
         like `block_share`.
       look: Largest number of ready ops that the rules compare.
       insert_after: Schedules after which insertion moves begin, where transfers take time.
+      move_ops: Largest number of connected ops that an insertion move takes to another device together.
       turn: Number of insertions after which the search decides whether to make list schedules again.
       least_gain: Insertion moves go on after a turn that has made the makespan shorter by this share.
       walk: Number of insertions of a walk, after which the search decides in the same way. A walk comes after
@@ -131,9 +132,10 @@ class ListSearchConfig:
     class_share: float = 0.5
     look: int = 8
     insert_after: int = 500
+    move_ops: int = 16
     turn: int = 250
     least_gain: float = 0.001
-    walk: int = 2000
+    walk: int = 4000
     deviation: float = 0.5
     insertion_policy: InsertionPolicy | str | os.PathLike[str] | None = "default"
 
@@ -143,6 +145,7 @@ class ListSearchConfig:
             ("prices", 1, _MOST_CHANGED),
             ("look", 1, MOST_COUNT),
             ("insert_after", 0, MOST_COUNT),
+            ("move_ops", 1, MOST_COUNT),
             ("turn", 1, MOST_COUNT),
             ("walk", 0, MOST_COUNT),
         ):
@@ -259,7 +262,10 @@ class ListSearchRun(HostSearch):
         self._moves: Insertion | None = None
         if pays:
             policy = self._config.chosen_policy
-            self._moves = Insertion(graph, self._layout, self._room, moves, policy, describe=describe)
+            space = self._layout, self._room
+            self._moves = Insertion(
+                graph, *space, moves, policy, ops=self._config.move_ops, describe=describe
+            )
         self._inserting, self._walking, self._turn_ends = False, False, self._config.insert_after
         self._lists, self._insertions, self._owed = self._least_lists, 0, 0
         # The makespans of the schedules with which insertion moves, and their turn, began.

@@ -104,7 +104,7 @@ def train_insertion(
       >>> config = InsertionTrainConfig(rounds=1, evaluations=1000, data=data)
       >>> result = train_insertion(config, "run", progress=False)
       >>> len(result.policy.move), result.finished
-      (16, True)
+      (18, True)
 
     References:
       Ross, Gordon and Bagnell 2011, "A reduction of imitation learning and structured prediction to no-regret
