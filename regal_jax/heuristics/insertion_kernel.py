@@ -155,9 +155,9 @@ def insert(
 
     Record-to-record travel if longer schedules are kept up to a makespan ``most``.
 
-    A move takes out one event, or the ops of a colocation group with all transfers from and to them. The
-    events are then put in one after another, ops first: each at the place where the longest path through it
-    is shortest. Of equal places one is drawn.
+    A move takes out one event, or connected ops of one device with all transfers from and to them. The events
+    are then put in one after another, ops first: each at the place where the longest path through it is
+    shortest. Of equal places one is drawn.
 
     Args:
       peaks: Address of `regal_jax.heuristics.schedule_peaks.peaks`; not used where memory is not limited.
@@ -487,10 +487,10 @@ def insert(
         """Draws some moves.
 
         Returns:
-          The best of them by its score, or if there is no policy an event, or the op with most neighbours on
-          the other device: an op ``o`` that changes to device ``k`` is ``o * d + k``, an event ``e`` that
-          changes its place alone ``-2 - e``. Then the number of ops that change their device, which are
-          listed and marked. If ``told``, the features are those of this move.
+          The best of them by its score, or if there is no policy an event, or the ops with most neighbours on
+          the other device. Ops that change to device ``k`` are ``o * d + k``, of which ``o`` is the first; an
+          event ``e`` that changes its place alone is ``-2 - e``. Then the number of ops that change their
+          device, which are listed and marked. If ``told``, the features are those of this move.
         """
         learned, found, highest, size, chosen = len(to_move) > 0, -1, -np.inf, 0, 0
         ops = candidates if d > 1 and (learned or uniform[u] < _MOVES) else 0

@@ -38,11 +38,12 @@ class InsertionPolicy:
     shorter, by a linear function of its features, and the move with the best odds for each event that it puts
     in is tried. Features are cheap: they come from the current schedule, without a pass over its events.
 
-    Without weights, a move is of either kind with probability one half. An op goes to the device of most of
-    its neighbours, the best of `candidates`, and an event that changes its place alone is drawn uniformly.
+    Without weights, a move is of either kind with probability one half. Of `candidates` sets of ops the one
+    with most neighbours on the other device, less those on its own, changes its device. An event that changes
+    its place alone is drawn uniformly.
 
     Attributes:
-      move: Weights of `MOVE_FEATURES`, for an op that changes its device, and a constant. Empty for none.
+      move: Weights of `MOVE_FEATURES`, for ops that change their device, and a constant. Empty for none.
       place: Weights of `PLACE_FEATURES`, for an event that changes its place alone, and a constant.
       candidates: Moves of each kind that are drawn, from 1 to 8.
 
