@@ -698,3 +698,14 @@ class TestTheMethod:
         assert f"auto{' (list-search)' if 'found_by' in told else ''}, 1,000 evaluations" in str(plan)
         best = told["history"]["best"]
         assert best == sorted(best, reverse=True)
+
+
+def test_insertion_moves_take_a_share_of_the_graph():
+    graph, cluster = generate("layered", 100, seed=1), Cluster.uniform(2, transfer="pcie4x16")
+    found = {}
+    for ops, share in ((1, 1.0), (16, 0.0), (16, 0.0199), (2, 1.0), (16, 0.0201)):
+        search = ListSearchRun(graph, cluster, 0, ListSearchConfig(move_ops=ops, move_share=share))
+        search.run(1500)
+        found[ops, share] = search.history
+    assert found[1, 1.0] == found[16, 0.0] == found[16, 0.0199]
+    assert found[2, 1.0] == found[16, 0.0201] != found[1, 1.0]

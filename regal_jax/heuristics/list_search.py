@@ -57,6 +57,7 @@ _SHARES: Final = (
     "largest_block",
     "class_share",
     "least_gain",
+    "move_share",
 )
 _START_RULES: Final = 3
 """Number of rules that are tried with each initial placement."""
@@ -104,6 +105,7 @@ class ListSearchConfig:
       look: Largest number of ready ops that the rules compare.
       insert_after: Schedules after which insertion moves begin, where transfers take time.
       move_ops: Largest number of connected ops that an insertion move takes to another device together.
+      move_share: The same as a share of the graph's ops; the smaller number counts, and is at least one op.
       turn: Number of insertions after which the search decides whether to make list schedules again.
       least_gain: Insertion moves go on after a turn that has made the makespan shorter by this share.
       walk: Number of insertions of a walk, after which the search decides in the same way. A walk comes after
@@ -133,6 +135,7 @@ class ListSearchConfig:
     look: int = 8
     insert_after: int = 500
     move_ops: int = 16
+    move_share: float = 0.0625
     turn: int = 250
     least_gain: float = 0.001
     walk: int = 4000
@@ -263,9 +266,8 @@ class ListSearchRun(HostSearch):
         if pays:
             policy = self._config.chosen_policy
             space = self._layout, self._room
-            self._moves = Insertion(
-                graph, *space, moves, policy, ops=self._config.move_ops, describe=describe
-            )
+            ops = max(1, min(self._config.move_ops, int(n * self._config.move_share)))
+            self._moves = Insertion(graph, *space, moves, policy, ops=ops, describe=describe)
         self._inserting, self._walking, self._turn_ends = False, False, self._config.insert_after
         self._lists, self._insertions, self._owed = self._least_lists, 0, 0
         # The makespans of the schedules with which insertion moves, and their turn, began.

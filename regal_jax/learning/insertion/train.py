@@ -271,8 +271,8 @@ def _read(file: pathlib.Path) -> np.ndarray:
 
 
 def _descent(policy: InsertionPolicy) -> ListSearchConfig:
-    """List search whose insertion moves make no schedule longer."""
-    return ListSearchConfig(insertion_policy=policy, walk=0)
+    """List search whose insertion moves make no schedule longer, and take many ops in small graphs, too."""
+    return ListSearchConfig(insertion_policy=policy, walk=0, move_share=1.0)
 
 
 def _makespans(config: InsertionTrainConfig, pairs: Sequence[Pair], policy: InsertionPolicy) -> np.ndarray:
