@@ -504,6 +504,7 @@ def insert(
                 x = uniform[u + 4 + MOST_CANDIDATES + i - ops] if i < total else uniform[u + 1]
                 c = -2 - event[int(x * counts[0])]
             elif found >= 0:
+                # Later candidates have used the space for its ops, so that they are listed again.
                 x = uniform[u + 4 + 2 * MOST_CANDIDATES + chosen]
             if c >= 0:
                 size = gather(c // d, c % d, wanted_ops(x))
