@@ -314,6 +314,11 @@ def test_graphs_come_from_sets_their_parts_and_the_sample(tmp_path):
     assert len(sizes(contract=True)) == 2
     with pytest.raises(ConfigError, match="max_ops is 1, but the smallest graph has"):
         sizes(max_ops=1)
+    (small, large) = sorted(sizes())
+    assert sizes(min_ops=large) == [large]
+    assert sizes(min_ops=small, max_ops=small) == [small]
+    with pytest.raises(ConfigError, match=f"min_ops: is {large + 1}, but the largest graph has {large} ops"):
+        sizes(min_ops=large + 1)
     with pytest.raises(FormatError, match="nowhere"):
         sizes(graphs="nowhere")
     assert len(sizes(graphs="sample", limit=3, max_ops=500)) == 3

@@ -177,6 +177,7 @@ def _problem(parser: argparse.ArgumentParser, split: str) -> None:
     parser.add_argument("--split", help=f"split of a corpus or of the sample (default {split})")
     parser.add_argument("--limit", type=count, metavar="N", help="only the first N graphs")
     parser.add_argument("--max-ops", type=count, metavar="N", help="leave out larger graphs")
+    parser.add_argument("--min-ops", type=count, metavar="N", help="leave out smaller graphs")
     parser.add_argument(
         "--contract", action="store_true", help="use the graphs with light ops merged instead"
     )
@@ -279,9 +280,9 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 
 _PLAIN = (
-    "suite", "cases", "sizes", "graphs", "split", "limit", "max_ops", "objective", "devices", "memory",
-    "capacity", "transfer", "methods", "tuned", "evaluations", "seeds", "limits", "budgets", "cp_sat_seconds",
-    "chunk",
+    "suite", "cases", "sizes", "graphs", "split", "limit", "max_ops", "min_ops", "objective", "devices",
+    "memory", "capacity", "transfer", "methods", "tuned", "evaluations", "seeds", "limits", "budgets",
+    "cp_sat_seconds", "chunk",
 )  # fmt: skip
 
 
@@ -333,7 +334,7 @@ def _named(args: argparse.Namespace) -> dict[str, Any]:
             f"--suite: there is no {suite!r}; use one of {', '.join((*SUITES, *suite_names()))}"
         )
     document = named_suite(suite, small=small)
-    if any(getattr(args, name) for name in ("graphs", "split", "limit", "max_ops", "contract")):
+    if any(getattr(args, name) for name in ("graphs", "split", "limit", "max_ops", "min_ops", "contract")):
         document.pop("digest", None)  # The table is then for other graphs.
     return document
 

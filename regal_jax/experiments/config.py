@@ -77,6 +77,7 @@ class EvaluationConfig:
         synthetic graphs as well, and neither the one graph nor that of Figure 3.
       limit: Most graphs, taken from the front of the set; 0 for all.
       max_ops: Leave out larger graphs; 0 for no limit.
+      min_ops: Leave out smaller graphs. For the suite ``"regal"`` alone.
       contract: Evaluate on the graphs that `regal_jax.contract` makes.
       objective: An `Objective` or its name.
       devices: Number of devices ``D``.
@@ -130,6 +131,7 @@ class EvaluationConfig:
     split: str = "test"
     limit: int = 0
     max_ops: int = 0
+    min_ops: int = 0
     contract: bool = False
     objective: Objective = Objective.MAKESPAN
     devices: int = 2
@@ -167,8 +169,8 @@ class EvaluationConfig:
             raise ConfigError(f"objective: unknown {self.objective!r}; use one of {', '.join(Objective)}")
         set_(self, "objective", Objective(self.objective))
         for name, low in (
-            ("limit", 0), ("cases", 0), ("first", 0), ("max_ops", 0), ("devices", 1), ("evaluations", 1),
-            ("chunk", 1), ("other_seed", -1), ("count", 1), ("keep", 1), ("draws", 1),
+            ("limit", 0), ("cases", 0), ("first", 0), ("max_ops", 0), ("min_ops", 0), ("devices", 1),
+            ("evaluations", 1), ("chunk", 1), ("other_seed", -1), ("count", 1), ("keep", 1), ("draws", 1),
         ):  # fmt: skip
             set_(self, name, check_whole(name, getattr(self, name), low, _MOST))
         for name in ("contract", "warm_up", "untrained", "same_time"):
@@ -214,6 +216,7 @@ class EvaluationConfig:
         orders = ("topological-order", "robust-scheduling")
         for name, given, suites in (
             ("cases", self.cases, SUITES[1:]),
+            ("min_ops", self.min_ops, SUITES[:1]),
             ("sizes", self.sizes not in (_SIZES, _ROBUST_SIZES), orders),
             ("losses", self.losses, orders[1:]),
             ("regimes", self.regimes, orders[1:]),

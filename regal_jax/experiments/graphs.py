@@ -80,7 +80,10 @@ def evaluation_graphs(config: EvaluationConfig) -> list[ComputationGraph]:
         max_ops=config.max_ops,
     )
     # Results are stored by content, so a copy would count the graph twice.
-    chosen = {graph.content_hash: graph for graph in graphs}
+    chosen = {graph.content_hash: graph for graph in graphs if graph.num_ops >= config.min_ops}
+    if not chosen:
+        largest = max(graph.num_ops for graph in graphs)
+        raise ConfigError(f"min_ops: is {config.min_ops}, but the largest graph has {largest} ops; lower it")
     found = list(chosen.values())[: config.limit or None]
     digest = graphs_digest(found)
     if not digest.startswith(config.digest):
