@@ -31,7 +31,7 @@ def test_evaluate_reports_and_goes_on(capsys):
     out, err = capsys.readouterr()
     assert "6 results added to out, 0 were there" in out
     assert "| Critical path |" in out
-    assert "saved to out: table.csv, table.md, graphs.csv, summary.json" in out
+    assert "saved to out: table.csv, table.md, graphs.csv, contrasts.csv, summary.json" in out
     assert err.startswith("regal-jax evaluate: left out regal: policy: no file 'none'")
     assert err.count("\n") == 1
     table = pathlib.Path("out/table.md").read_text()

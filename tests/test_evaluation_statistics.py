@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from regal_jax.errors import FormatError
 from regal_jax.experiments import bootstrap, geometric_gap, improvement, report
+from regal_jax.experiments.contrasts import contrasts
 from regal_jax.experiments.paper import DATASETS, PAPER
 from regal_jax.experiments.rounds import best_validation
 from regal_jax.policies import placement_entropy
@@ -292,6 +293,49 @@ def test_all_files_are_there_and_agree(made):
     before = {path.name: path.read_bytes() for path in made.iterdir() if path.suffix != ".png"}
     report(made)
     assert before == {path.name: path.read_bytes() for path in made.iterdir() if path.suffix != ".png"}
+
+
+def test_contrasts_are_what_one_computes_by_hand(made):
+    found = report(made)
+    with (made / "contrasts.csv").open() as file:
+        pairs = {(row["method"], row["against"]): row for row in csv.DictReader(file)}
+    titles = [row.title for row in found.comparison.rows]
+    assert set(pairs) == {(a, b) for a in titles for b in titles if a != b}
+    # Both fit on the first two graphs: 80 over 100, and 100 over 100, the means of two seeds.
+    regal = pairs["REGAL-FAITHFUL", "BRKGA 100"]
+    assert float(regal["change"]) == pytest.approx(math.sqrt(0.8 * 1.0) - 1)
+    assert [regal[name] for name in ("graphs", "lower", "higher")] == ["2", "1", "0"]
+    assert -0.2 <= float(regal["change_low"]) < float(regal["change"]) < float(regal["change_high"]) <= 0
+    # The other way round everything is inverted.
+    other = pairs["BRKGA 100", "REGAL-FAITHFUL"]
+    assert [other[name] for name in ("graphs", "lower", "higher")] == ["2", "0", "1"]
+    for end, opposite in (("", ""), ("_low", "_high"), ("_high", "_low")):
+        product = (1 + float(regal[f"change{end}"])) * (1 + float(other[f"change{opposite}"]))
+        assert product == pytest.approx(1)
+    # The interval of the first is that of `geometric_gap`.
+    gap = geometric_gap(np.array([0.8, 1.0]))
+    assert float(regal["change_low"]) == pytest.approx(gap.low)
+
+
+def test_contrasts_of_zeros_and_of_methods_that_never_meet(tmp_path):
+    misfit = {"value": 1.0, "overflow": 2.0}
+    jobs = [job("brkga", "table", 0), job("x", "table", 0), job("y", "table", 0)]
+    results = {
+        **column("brkga/table/0", [0.0, 5.0, 4.0, misfit]),
+        **column("x/table/0", [0.0, 0.0, 4.003, 3.0]),
+        **column("y/table/0", [misfit, misfit, misfit, 3.0]),
+    }
+    write(tmp_path / "out", jobs, results)
+    found = {
+        (line["method"], line["against"]): line for line in contrasts(report(tmp_path / "out").comparison)
+    }
+    # Equal zeros are a ratio of 1; a zero beside another value has none. 0.075 % is no difference.
+    line = found["X", "BRKGA"]
+    assert line["graphs"] == 2
+    assert line["change"] == pytest.approx(math.sqrt(4.003 / 4) - 1)
+    assert (line["lower"], line["higher"]) == (0, 0)
+    assert ("Y", "BRKGA") not in found
+    assert found["Y", "X"]["change"] == 0
 
 
 def test_a_difference_below_the_tolerance_is_a_tie(tmp_path):

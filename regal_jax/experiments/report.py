@@ -12,6 +12,7 @@ import numpy as np
 
 from regal_jax.errors import FormatError
 from regal_jax.experiments.compare import Comparison, Row, compare
+from regal_jax.experiments.contrasts import contrasts
 from regal_jax.experiments.ordering_table import ordering_fields, ordering_markdown
 from regal_jax.experiments.realistic_table import groups_fields, realistic_markdown
 from regal_jax.experiments.records import Records, read_evaluation
@@ -67,7 +68,7 @@ class Report:
 
 
 def report(out: str | os.PathLike[str]) -> Report:
-    """Writes ``table.csv``, ``table.md``, ``graphs.csv``, ``summary.json`` and pictures beside the results.
+    """Writes ``table.csv``, ``table.md``, ``graphs.csv``, ``contrasts.csv``, ``summary.json`` and pictures.
 
     The report covers the settings of the last run in that folder. If that run is unfinished, the report
     covers the results so far. docs/evaluation.md defines each figure.
@@ -100,6 +101,7 @@ def report(out: str | os.PathLike[str]) -> Report:
         "table.csv": as_csv(lines),
         "table.md": table,
         "graphs.csv": graphs_csv(comparison),
+        "contrasts.csv": as_csv(contrasts(comparison)),
         "summary.json": _summary(comparison, settings, validation, lines),
     }
     for name, text in texts.items():

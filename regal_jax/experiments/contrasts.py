@@ -1,0 +1,58 @@
+"""Contrasts: how much smaller the objective of one method is than that of another, on the same graphs."""
+
+from typing import Any, Final
+
+import numpy as np
+
+from regal_jax.experiments.compare import Comparison
+from regal_jax.experiments.statistics import RESAMPLES, Interval, geometric_gap
+
+__all__ = ["contrasts"]
+
+_EQUAL: Final = 1e-3
+"""Relative change up to which two objectives are not counted as different."""
+_ENDS: Final = ("", "_low", "_high")
+
+
+def contrasts(comparison: Comparison, *, resamples: int = RESAMPLES) -> list[dict[str, Any]]:
+    """One record for each ordered pair of methods.
+
+    ``change`` is the geometric mean of the objective of ``method`` over that of ``against``, less 1, over the
+    graphs on which plans of both fit the memory; ``change_low`` and ``change_high`` are the ends of its 95 %
+    bootstrap interval. ``lower`` and ``higher`` count the graphs on which the objective of ``method`` is
+    lower or higher by more than 0.1 %. Pairs without such graphs are left out.
+
+    Args:
+      comparison: Methods on the same graphs.
+      resamples: As in `regal_jax.experiments.statistics.bootstrap`.
+    """
+    lines = []
+    for i, first in enumerate(comparison.rows):
+        for second in comparison.rows[:i]:
+            ratio = _ratio(first.values, second.values)
+            if np.isnan(ratio).all():
+                continue
+            change = geometric_gap(ratio, resamples=resamples)
+            # BCa intervals are invariant under monotone maps.
+            mean, high, low = (-end / (1 + end) for end in change)
+            lines.append(_record(first.title, second.title, ratio, change))
+            lines.append(_record(second.title, first.title, 1 / ratio, Interval(mean, low, high)))
+    return lines
+
+
+def _record(method: str, against: str, ratio: np.ndarray, change: Interval) -> dict[str, Any]:
+    return {
+        "method": method,
+        "against": against,
+        "graphs": int((~np.isnan(ratio)).sum()),
+        **{f"change{end}": value for end, value in zip(_ENDS, change, strict=True)},
+        "lower": int((ratio < 1 - _EQUAL).sum()),
+        "higher": int((ratio > 1 + _EQUAL).sum()),
+    }
+
+
+def _ratio(values: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """``[B]``; 1 where both are 0, NaN where one is or where one does not fit."""
+    there = (values > 0) & (others > 0)
+    ratio = np.divide(values, others, out=np.full(values.shape, np.nan), where=there)
+    return np.where((values == 0) & (others == 0), 1.0, ratio)
