@@ -3,116 +3,60 @@
 # continue an interrupted run when they run again. All of them take long: run the parts that you need.
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-trained=$repository/regal_jax/policies/trained/regal-primed
-
-# Settings -------------------------------------------------------------------------------------------------
-cp "$trained/makespan-2.toml" "$trained/peak-memory-2.toml" .
-awk '/<!-- nothing.toml -->/ {found = 1} on && /^```/ {exit} on; found && /^```toml/ {on = 1}' \
-    "$repository/docs/training.md" > nothing.toml
-echo 'cp_sat_seconds = 10' > cp.toml
-echo 'other_seed = -1' > one.toml
 
 # Graphs ---------------------------------------------------------------------------------------------------
-regal-jax dataset build --out synthetic --train 300 --validation 50 --test 300 --filter-seed 0
-regal-jax corpus build --out corpus
+regal-jax dataset build --out fresh --train 0 --validation 0 --test 1000 --seed 25
+regal-jax dataset build --out synthetic --train 300 --validation 50 --test 300
+regal-jax corpus build --out corpus --split test --sources keras-applications,keras-hub,flax
+regal-jax corpus build --out corpus --split test --sources timm --forms forward
 
 # Weights --------------------------------------------------------------------------------------------------
+# The settings of the policies that ship are beside their weights.
+cp -r "$repository/regal_jax/policies/trained/regal-faithful" "$repository/regal_jax/policies/trained/regal-faithful-workshop" .
+regal-jax train regal-faithful/makespan-2.toml --out gas --set policy.network=sequence --set data.train=synthetic \
+    --set data.validation=synthetic
+regal-jax train regal-faithful/peak-memory-2.toml --out gas-memory --set policy.network=sequence
 regal-jax tune --graphs synthetic/train --limit 24 --grid population=50,100 --grid elites=0.1,0.25 --grid mutants=0.1,0.3 \
     --grid elite_bias=0.6,0.7,0.8 --out tuned.json
-regal-jax train makespan-2.toml --out runs/gas --set policy.network=sequence --set task.evaluations=300 --set optimizer.steps=200
-regal-jax train makespan-2.toml --out runs/idrs --set policy.guided_share=1.0 --set search.population=100 --set search.elites=0 \
-    --set search.mutants=100 --set task.evaluations=300 --set optimizer.steps=200
-regal-jax train nothing.toml --out runs/nothing
-for rounds in 0 1 2 4; do
-    regal-jax train nothing.toml --out "runs/t$rounds" --set "policy.rounds=$rounds" --set optimizer.steps=300 \
-        --set optimizer.validate_every=50
+regal-jax tune --graphs sample --objective peak-memory --limit 24 --grid population=50,100 --grid elites=0.1,0.25 \
+    --grid mutants=0.1,0.3 --grid elite_bias=0.6,0.7,0.8 --out tuned-memory.json
+
+# Tables that were run in full --------------------------------------------------------------------------------
+for suite in table-1-synthetic-makespan table-1-real-makespan larger-graphs-makespan real-links-2 table-1-real-peak-memory \
+    larger-graphs-peak-memory policy-peak-memory devices-4 devices-8; do
+    regal-jax evaluate --suite "$suite" --out "results/$suite"
 done
-python - <<'PYTHON'
-import dataclasses
+regal-jax evaluate --config "$repository/benchmarks/realistic.toml" --out results/realistic
+regal-jax evaluate --config "$repository/benchmarks/policy_seconds.toml" --out results/policy-seconds
 
-from flax import nnx
-
-from regal_jax.learning import TrainConfig
-from regal_jax.policies import Policy, save_policy
-
-SCALES = {"placement_scale": 10, "order_scale": 3, "priority_bias": -6, "affinity_bias": 6}
-for settings, untrained, by_hand in (
-    ("makespan-2.toml", "untrained.safetensors", "by-hand.safetensors"),
-    ("peak-memory-2.toml", "untrained-memory.safetensors", "by-hand-memory.safetensors"),
-    ("nothing.toml", "nothing-untrained.safetensors", None),
-):
-    config = TrainConfig.load(settings).policy
-    save_policy(untrained, Policy(config, rngs=nnx.Rngs(0)))
-    if by_hand:
-        scaled = dataclasses.replace(config.ablation, **SCALES)
-        save_policy(by_hand, Policy(dataclasses.replace(config, ablation=scaled), rngs=nnx.Rngs(0)))
-PYTHON
-
-# Synthetic graphs: table 1, figures, CP-SAT, overhead -----------------------------------------------------
-regal-jax evaluate --suite regal --graphs synthetic/test --seeds 0,1 --limits none --out results/synthetic \
-    --methods brkga,critical-path,gp-dfs,xla-best,random-search,local-search,tuned-brkga,list-search,auto,idrs,gas,regal-primed,untrained,by-hand,nothing,nothing-untrained \
-    --policy regal-primed=default --policy untrained=untrained.safetensors --policy by-hand=by-hand.safetensors \
-    --policy nothing=runs/nothing/policy.safetensors --policy nothing-untrained=nothing-untrained.safetensors \
-    --policy gas=runs/gas/policy.safetensors --policy idrs=runs/idrs/policy.safetensors --tuned tuned.json
-regal-jax evaluate --suite regal --graphs synthetic/test --seeds 0,1 --limits 1000,2000,5000,10000,20000,50000 --methods brkga,regal-primed \
-    --policy regal-primed=default --rounds 0=runs/t0 --rounds 1=runs/t1 --rounds 2=runs/t2 --rounds 4=runs/t4 --out results/limits
-regal-jax evaluate --config cp.toml --suite regal --graphs synthetic/test --limit 100 --limits none \
-    --methods brkga,critical-path,list-search,auto,cp-sat --out results/exact
-regal-jax evaluate --suite regal --graphs synthetic/test --limit 160 --chunk 16 --seeds 0,1,2 --limits none --methods brkga,regal-primed \
-    --policy regal-primed=default --out results/overhead
-
-# Small forms of the tables of the papers; docs/results.md has the tables, benchmarks/tables the results ------------
-mkdir -p small && cd small
-cp -r "$repository/regal_jax/policies/trained/regal-faithful" "$repository/regal_jax/policies/trained/regal-faithful-workshop" .
+# Small forms of the other tables -----------------------------------------------------------------------------
 regal-jax dataset build --out fresh-64 --train 0 --validation 0 --test 64 --seed 25
 regal-jax dataset build --out synthetic-64 --train 64 --validation 24 --test 0
-regal-jax tune --graphs synthetic-64/train --limit 8 --evaluations 2000 --grid population=50,100 --grid elites=0.1,0.25 \
-    --grid mutants=0.1,0.3 --grid elite_bias=0.6,0.8 --out tuned.json
-regal-jax tune --graphs sample --objective peak-memory --limit 6 --max-ops 330 --evaluations 2000 --grid population=50,100 \
-    --grid elites=0.1,0.25 --grid mutants=0.1,0.3 --grid elite_bias=0.6,0.8 --out tuned-memory.json
-regal-jax train regal-faithful-workshop/makespan-2.toml --out gas --set policy.network=sequence --set data.train=synthetic-64 \
-    --set data.validation=synthetic-64 --set optimizer.steps=60 \
-    --set optimizer.learning_rate=0.005 --set optimizer.validate_every=20
-regal-jax train regal-faithful/peak-memory-2.toml --out gas-memory --set policy.network=sequence --set optimizer.steps=60 \
-    --set optimizer.learning_rate=0.005 --set optimizer.validate_every=20
 for copies in 0 3; do
     regal-jax train regal-faithful-workshop/makespan-2.toml --out "noise-$copies" --set data.train=sample --set data.validation=sample \
         --set data.max_ops=330 --set "data.noisy_copies=$copies" --set optimizer.steps=60 \
         --set optimizer.learning_rate=0.005 --set optimizer.validate_every=20
 done
-for suite in table-1-synthetic-makespan table-1-real-makespan table-1-real-peak-memory memory-limits devices-4 \
-    transfer-synthetic-to-real transfer-real-to-synthetic noise-copies training-set \
+for suite in quality-synthetic-makespan insertion-policy-links-2 insertion-policy-links-4 insertion-policy-limits-2 \
+    insertion-policy-limits-4 memory-limits transfer-synthetic-to-real transfer-real-to-synthetic noise-copies training-set \
     figures-synthetic-makespan figures-real-makespan figures-real-peak-memory; do
-    regal-jax evaluate --suite "$suite" --small --out "$suite"
+    regal-jax evaluate --suite "$suite" --small --out "results/$suite"
 done
-cd ..
 
-# Real graphs: makespan ------------------------------------------------------------------------------------
-regal-jax evaluate --config one.toml --suite regal --graphs corpus --memory 16GiB --limits none --methods brkga,regal-primed \
-    --policy regal-primed=default --out results/real
-regal-jax evaluate --config one.toml --suite regal --graphs corpus --memory 16GiB --limits none --max-ops 12000 --out results/large \
-    --methods brkga,gp-dfs,critical-path,xla-best,list-search,auto,regal-primed --policy regal-primed=default
-regal-jax evaluate --config cp.toml --suite regal --graphs corpus --memory 16GiB --limits none --max-ops 1300 --out results/small \
-    --methods brkga,critical-path,list-search,auto,cp-sat,regal-primed,untrained,by-hand,gas,idrs --policy regal-primed=default \
-    --policy untrained=untrained.safetensors --policy by-hand=by-hand.safetensors --policy gas=runs/gas/policy.safetensors \
-    --policy idrs=runs/idrs/policy.safetensors
-regal-jax evaluate --config one.toml --suite regal --graphs corpus --memory 16GiB --limits none --max-ops 2600 --out results/middle \
-    --methods brkga,critical-path,list-search,auto,regal-primed --policy regal-primed=default
-regal-jax evaluate --config one.toml --suite regal --graphs corpus --memory 16GiB --transfer blocking:latency=5us,bandwidth=300GB/s \
-    --limits none --max-ops 1300 --out results/costs --methods brkga,critical-path,list-search,auto,regal-primed,by-hand,gas \
-    --policy regal-primed=default --policy by-hand=by-hand.safetensors --policy gas=runs/gas/policy.safetensors
-
-# Real graphs: peak memory ---------------------------------------------------------------------------------
-regal-jax evaluate --config one.toml --suite regal --graphs corpus --objective peak-memory --limits none --out results/memory \
-    --methods brkga,gp-dfs,critical-path,xla-best,peak-balance,auto,regal-primed --policy regal-primed=default
-regal-jax evaluate --suite regal --graphs corpus --objective peak-memory --limits none --max-ops 1300 --out results/small-memory \
-    --methods brkga,gp-dfs,critical-path,xla-best,peak-balance,local-search,peak-search,auto,regal-primed,untrained,by-hand \
-    --policy regal-primed=default --policy untrained=untrained-memory.safetensors --policy by-hand=by-hand-memory.safetensors
-regal-jax evaluate --suite regal --graphs corpus --objective peak-memory --limits none --max-ops 2000 --chunk 8 \
-    --methods brkga,regal-primed --policy regal-primed=default --out results/overhead-memory
-
-# Realistic links and limits of memory ---------------------------------------------------------------------
-regal-jax evaluate --suite realistic --cases 36 --methods auto,brkga --limits none --no-warm-up --out results/realistic
+# Families that no split has used ------------------------------------------------------------------------------
+regal-jax corpus build --out new-families --sources transformers --forms forward --new-families
+mkdir -p settings
+cp "$repository/benchmarks/links_policy.toml" "$repository/benchmarks/limits_policy.toml" settings
+regal-jax dataset build --out settings/synthetic --train 300 --validation 50 --test 300 --filter-seed 0
+for devices in 2 4; do
+    regal-jax train settings/links_policy.toml --out "links-$devices" --set "policy.num_devices=$devices"
+done
+regal-jax train settings/limits_policy.toml --out limits-2
+for suite in new-families-makespan new-families-peak-memory new-families-links-2 new-families-links-4 new-families-limits \
+    new-families-insertion-links-2 new-families-insertion-links-4 new-families-insertion-limits-2 \
+    new-families-insertion-limits-4; do
+    regal-jax evaluate --suite "$suite" --small --out "results/$suite"
+done
 
 # Orders on one device -------------------------------------------------------------------------------------
 regal-jax evaluate --config "$repository/benchmarks/topological_order_small.toml" --weights topoformer=default --out results/orders-small

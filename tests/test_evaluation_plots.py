@@ -30,8 +30,8 @@ def test_improvements(tmp_path):
     figure = plot_improvements(saved, "BRKGA 5K", tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
     left, right = figure.axes
-    assert left.get_title("left") == "REGAL: better 50.0%, worse 25.0%, ties 25.0%"
-    assert right.get_title("left") == "$x_: better 0.0%, worse 0.0%, ties 100.0%"
+    assert left.get_title("left") == "REGAL\nbetter 50.0%, worse 25.0%, ties 25.0%"
+    assert right.get_title("left") == "$x_\nbetter 0.0%, worse 0.0%, ties 100.0%"
     assert left.get_xlabel() == "improvement over BRKGA 5K (%)"
     assert left.get_ylabel() == "graphs"
     assert (heights(left, "#59a14f"), heights(left, "#d62728")) == (2, 1)
@@ -47,7 +47,7 @@ def test_entropies(tmp_path):
     figure = plot_entropies({"REGAL": np.array([1.0, 2.0, np.nan])}, tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
     (ax,) = figure.axes
-    assert ax.get_title("left") == "REGAL: mean 1.50 nats"
+    assert ax.get_title("left") == "REGAL\nmean 1.50 nats"
     assert ax.get_xlabel() == "entropy of placement actions (nats)"
     assert sum(p.get_height() for p in ax.patches) == 2
 

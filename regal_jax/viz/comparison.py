@@ -99,7 +99,7 @@ def _histograms(
     path: str | os.PathLike[str] | None,
     width: float,
 ) -> "Figure":
-    """One panel per method; ``draw`` returns the note beside its name."""
+    """One panel per method; ``draw`` returns the note under its name."""
     check_drawn("plot", values, Mapping, width)
     from regal_jax.viz.figure import PlanFigure
 
@@ -109,11 +109,11 @@ def _histograms(
         raise ConfigError(f"plot: no result of {empty or 'any method'} to draw; leave it out")
     across = min(_ACROSS, len(known))
     down = -(-len(known) // across)
-    figure = PlanFigure(figsize=(max(width * across / _ACROSS, 5.0), 0.4 + 2.7 * down), layout="constrained")
+    figure = PlanFigure(figsize=(max(width * across / _ACROSS, 5.0), 0.4 + 2.8 * down), layout="constrained")
     axes = figure.subplots(down, across, squeeze=False)
     for ax, (name, v) in zip(axes.flat, known.items(), strict=False):
         note = draw(ax, v)
-        ax.set_title(f"{name}: {note}", loc="left", fontsize=8, parse_math=False)
+        ax.set_title(f"{name}\n{note}", loc="left", fontsize=8, parse_math=False)
         ax.set_xlabel(label)
         ax.set_ylabel("graphs")
         _clean(ax)
