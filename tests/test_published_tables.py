@@ -9,6 +9,7 @@ import re
 import pytest
 
 from regal_jax.experiments.config import EvaluationConfig
+from regal_jax.experiments.contrasts import contrasts
 from regal_jax.experiments.ordering_table import ordering_fields
 from regal_jax.experiments.records import Records, read_evaluation
 from regal_jax.experiments.robust_table import (
@@ -18,25 +19,34 @@ from regal_jax.experiments.robust_table import (
     robust_markdown,
 )
 from regal_jax.experiments.suites import named_suite
-from regal_jax.experiments.tables import table_markdown
+from regal_jax.experiments.tables import row_fields, table_markdown
 
 # The package has a function of this name.
 compare_module = importlib.import_module("regal_jax.experiments.compare")
+realistic_module = importlib.import_module("regal_jax.experiments.realistic_table")
 ROOT = pathlib.Path(__file__).parents[1]
 EVERY = sorted(path for path in (ROOT / "benchmarks" / "tables").iterdir() if path.is_dir())
 ROBUST = [path for path in EVERY if path.name.startswith("robust-scheduling")]
 ORDERS = ROOT / "benchmarks" / "tables" / "topological-order-wide"
 ROUNDS = ROOT / "benchmarks" / "tables" / "figure-4b"
-FOLDERS = [path for path in EVERY if path not in (*ROBUST, ORDERS, ROUNDS)]
+REALISTIC = ROOT / "benchmarks" / "tables" / "realistic"
+SECONDS = ROOT / "benchmarks" / "tables" / "policy-seconds"
+FOLDERS = [path for path in EVERY if path not in (*ROBUST, ORDERS, ROUNDS, REALISTIC, SECONDS)]
 FULL = (
     "devices-4",
     "devices-8",
+    "larger-graphs-makespan",
+    "larger-graphs-peak-memory",
     "policy-peak-memory",
+    "real-links-2",
+    "real-links-4",
     "table-1-real-makespan",
     "table-1-real-peak-memory",
     "table-1-synthetic-makespan",
 )
 """Tables of which the full form was run."""
+RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+CONTRASTS = re.findall(r"<!-- contrasts: (\S+) -->", RESULTS)
 INTERVAL = re.compile(r" \[[^]]*\]")
 
 
@@ -82,12 +92,85 @@ def test_a_table_is_what_its_results_say(folder, quick):
     if comparison.curves:
         found = {title: {"method": title, **points(curve)} for title, curve in comparison.curves.items()}
     mark = f"<!-- table: {folder.name} -->"
-    _, there, text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8").partition(mark)
+    _, there, text = RESULTS.partition(mark)
     assert there, mark
     published = cells(first_table(text))
     assert set(published) == set(found)
     for method, row in published.items():
         assert row == {name: found[method][name] for name in row}
+
+
+def test_there_are_contrasts():
+    assert {"table-1-synthetic-makespan", "table-1-real-makespan"} <= {*CONTRASTS}
+    assert len(set(CONTRASTS)) == len(CONTRASTS)
+
+
+@pytest.mark.parametrize("name", CONTRASTS)
+def test_contrasts_are_what_the_results_say(name, quick):
+    folder = ROOT / "benchmarks" / "tables" / name
+    comparison = compare_module.compare(read_evaluation(folder), Records(folder))
+    found = {
+        (line["method"], line["against"]): (
+            f"{100 * line['change']:+z.2f} %",
+            f"{line['lower']}, {line['higher']}",
+        )
+        for line in contrasts(comparison, resamples=2)
+    }
+    head, _, *rows = first_table(RESULTS.partition(f"<!-- contrasts: {name} -->")[2])
+    assert [cell.strip() for cell in head.strip("|").split("|")] == [
+        "method", "against", "change", "lower, higher",
+    ]  # fmt: skip
+    assert rows
+    for row in rows:
+        method, against, change, graphs = (
+            INTERVAL.sub("", cell.replace("**", "")).strip() for cell in row.strip("|").split("|")
+        )
+        assert (change, graphs) == found[method, against], (name, method, against)
+
+
+def test_the_table_of_realistic_cases_is_what_its_results_say(monkeypatch):
+    monkeypatch.setattr(
+        realistic_module, "geometric_gap", functools.partial(realistic_module.geometric_gap, resamples=2)
+    )
+    document = read_evaluation(REALISTIC)
+    comparison = compare_module.compare(document, Records(REALISTIC))
+    lines = {}
+    for line in realistic_module.groups_fields(comparison):
+        lines.setdefault(line["group"], {})[line["method"]] = line
+    published = cells(first_table(RESULTS.partition("<!-- table: realistic -->")[2]))
+    assert set(published) == set(lines)
+    for group, row in published.items():
+        auto, reference = lines[group]["Auto"], lines[group]["BRKGA 5K, warm starts"]
+        other = lines[group]["BRKGA 5K, warm starts, other seed"]
+        assert row == {
+            "cases": group,
+            "number": str(auto["cases"]),
+            "`auto` over BRKGA": f"{auto['ratio']:.3f}",
+            "BRKGA, other seed": f"{other['ratio']:.3f}",
+            "`auto` over one device": f"{auto['over_one_device']:.3f}",
+            "plans that fit: `auto`, BRKGA": f"{auto['fit']}, {reference['fit']}",
+        }
+
+
+def test_the_overhead_of_a_policy_is_what_its_results_say(quick):
+    comparison = compare_module.compare(read_evaluation(SECONDS), Records(SECONDS))
+    rows = {row.title: row_fields(comparison, row) for row in comparison.rows}
+    published = cells(first_table(RESULTS.partition("<!-- table: policy-seconds -->")[2]))
+    assert set(published) == set(rows)
+    for method, row in published.items():
+        assert row == {
+            "method": method,
+            "overhead": f"{100 * rows[method]['overhead']:+z.1f} %",
+            "s per graph": f"{rows[method]['seconds_per_graph']:.3g}",
+        }
+
+
+@pytest.mark.parametrize("folder", [REALISTIC, SECONDS], ids=lambda folder: folder.name)
+def test_the_settings_of_further_tables_are_those_of_their_files(folder):
+    config = read_evaluation(folder)["config"]
+    file = ROOT / "benchmarks" / f"{folder.name.replace('-', '_')}.toml"
+    wanted = EvaluationConfig.read(file)
+    assert {name: config[name] for name in wanted} == wanted
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
