@@ -22,8 +22,8 @@ regal-jax tune --graphs sample --objective peak-memory --limit 24 --grid populat
     --grid mutants=0.1,0.3 --grid elite_bias=0.6,0.7,0.8 --out tuned-memory.json
 
 # Tables that were run in full --------------------------------------------------------------------------------
-for suite in table-1-synthetic-makespan table-1-real-makespan larger-graphs-makespan real-links-2 table-1-real-peak-memory \
-    larger-graphs-peak-memory policy-peak-memory devices-4 devices-8; do
+for suite in table-1-synthetic-makespan table-1-real-makespan larger-graphs-makespan real-links-2 real-links-4 \
+    table-1-real-peak-memory larger-graphs-peak-memory policy-peak-memory devices-4 devices-8; do
     regal-jax evaluate --suite "$suite" --out "results/$suite"
 done
 regal-jax evaluate --config "$repository/benchmarks/realistic.toml" --out results/realistic
@@ -95,7 +95,6 @@ python -m benchmarks compile --memory --out results/compile.json
 # Robust scheduling ----------------------------------------------------------------------------------------
 regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_small.toml" --methods list-scheduling,brkga,random --out results/robust
 regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_network.toml" --out results/robust-network
-regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_network.toml" --methods brkga --evaluations 2000000 --out results/robust-long
 regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_validation.toml" --out results/robust-validation
 regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_sources.toml" --out results/robust-sources
 regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_one_runs.toml" --out results/robust-one-runs

@@ -186,9 +186,7 @@ def test_the_table_of_orders_is_what_its_results_say(quick):
     lines = {}
     for line in ordering_fields(compare_module.compare(document, records)):
         lines.setdefault(line["method"], []).append(line)
-    _, there, text = (
-        (ROOT / "docs" / "results.md").read_text("utf-8").partition(f"<!-- table: {ORDERS.name} -->")
-    )
+    _, there, text = RESULTS.partition(f"<!-- table: {ORDERS.name} -->")
     assert there
     published = cells(first_table(text))
     assert set(published) == set(lines) - {"Lower bound"}
@@ -218,7 +216,7 @@ def test_the_figure_of_rounds_is_what_its_trainings_say():
     assert {name: config[name] for name in wanted} == wanted
     reached = json.loads((ROUNDS / "summary.json").read_text("utf-8"))["validation_over_rounds"]
     assert {rounds: len(runs) for rounds, runs in reached.items()} == dict.fromkeys(config["rounds"], 5)
-    _, there, text = (ROOT / "docs" / "results.md").read_text("utf-8").partition("<!-- figure: figure-4b -->")
+    _, there, text = RESULTS.partition("<!-- figure: figure-4b -->")
     assert there
     published = cells(first_table(text))
     assert {
@@ -246,9 +244,7 @@ def test_a_table_of_sources_is_what_its_results_say(folder):
         ("Synthetic graphs ", "("): "synthetic",
         ("Real graphs ", "("): "real",
     }
-    documents = "\n\n".join(
-        (ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in ("results", "ablations")
-    )
+    documents = RESULTS + "\n\n" + (ROOT / "docs" / "ablations.md").read_text("utf-8")
     assert f"<!-- table: {folder.name} " in documents
     for title, kind, table in sections:
         mark = f"<!-- table: {folder.name} {names.get((title, kind), 'differences')} -->"
