@@ -1,4 +1,4 @@
-"""The commands of docs/results.md are ones that `regal-jax` takes."""
+"""The commands of docs/results are ones that `regal-jax` takes."""
 
 import pathlib
 import re

@@ -20,3 +20,11 @@ def test_the_contents_have_every_page_of_the_reference():
         r"^/docs/api/(\w+)$", (DOCS / "contents.md").read_text(encoding="utf-8"), re.MULTILINE
     )
     assert sorted(contents) == sorted(PAGES)
+
+
+def test_the_contents_have_every_page():
+    root = DOCS.parent
+    contents = re.findall(r"^(/\S+)$", (DOCS / "contents.md").read_text(encoding="utf-8"), re.MULTILINE)
+    pages = [*DOCS.glob("**/*.md"), *root.glob("notebooks/*.ipynb")]
+    paths = {f"/{path.relative_to(root).with_suffix('').as_posix()}" for path in pages}
+    assert sorted(contents) == sorted(paths - {"/docs/contents"} | {"/CONTRIBUTING", "/CHANGELOG"})

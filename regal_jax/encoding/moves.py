@@ -29,7 +29,7 @@ class PlanMoves:
     With probability `near` a new priority is that of a random op, plus or minus one unit; otherwise it is
     uniform. The former puts an event right before or after another.
 
-    The defaults were chosen on synthetic graphs, see docs/ablations.md.
+    The defaults were chosen on synthetic graphs, see docs/ablations/host_searches.md.
 
     Attributes:
       device: Probability of the first kind.

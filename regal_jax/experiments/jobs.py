@@ -45,7 +45,7 @@ UNTRAINED: Final = "untrained"
 """In place of a weights file: a network with random weights and the settings of ``regal-primed``, which
 follows its priors alone."""
 UNTRAINED_BY_HAND: Final = "untrained-by-hand"
-"""The same with large logit scales set by hand (docs/ablations.md, "What does training gain?")."""
+"""The same with large logit scales set by hand (docs/ablations/training.md, "What does training gain?")."""
 _BY_HAND: Final = Ablation(placement_scale=10, order_scale=3, priority_bias=-6, affinity_bias=6)
 _AUTO: Final = "auto"
 _BRKGA: Final = "brkga"

@@ -14,7 +14,7 @@ __all__ = ["ListSearchRace"]
 
 _LENGTH: Final = 250
 """Schedules that each search makes before only the better one continues; chosen on training and validation
-graphs, see docs/ablations.md."""
+graphs, see docs/ablations/host_searches.md."""
 _TURN: Final = 50
 """Schedules of one turn in the race, so that a small budget is divided as well."""
 

@@ -71,7 +71,7 @@ class Rule:
         return self.look, float(self.waste), float(self.behind), float(self.rank), self.finish, goal
 
 
-# Chosen on random and layered graphs under all transfer models, see docs/ablations.md.
+# Chosen on random and layered graphs under all transfer models, see docs/ablations/host_searches.md.
 TIME_RULES: Final = (
     Rule(),
     Rule(look=32, rank=0.1, waste=0.1, behind=0.3, finish=False),
@@ -88,7 +88,7 @@ QUICK_RULES: Final = (
 )
 """Rules for the makespan of large graphs."""
 _QUICK_RULE: Final = Rule(look=16, rank=0.1, waste=0.1, behind=0.3, finish=False)
-"""The best single rule on training and validation graphs, see docs/ablations.md."""
+"""The best single rule on training and validation graphs, see docs/ablations/host_searches.md."""
 _FITTING_RULE: Final = dataclasses.replace(_QUICK_RULE, goal="fit")
 """The same where a limit of memory binds."""
 MEMORY_RULES: Final = (

@@ -83,7 +83,7 @@ _FIT: Final = next(rule for rule in MEMORY_RULES if rule.goal == "fit")
 class ListSearchConfig:
     """How `ListSearchRun` perturbs ranks, prices and the rule.
 
-    The defaults were chosen on training and validation graphs, see docs/ablations.md.
+    The defaults were chosen on training and validation graphs, see docs/ablations/host_searches.md.
 
     Attributes:
       ranks: Number of ops that get another rank, if ranks change; at most 1000.

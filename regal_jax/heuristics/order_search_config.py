@@ -14,7 +14,7 @@ __all__ = ["OrderSearchConfig"]
 class OrderSearchConfig:
     """How `OrderSearchRun` widens its beams.
 
-    The defaults were chosen on training graphs, see docs/ablations.md.
+    The defaults were chosen on training graphs, see docs/ablations/host_searches.md.
 
     Attributes:
       width: Partial orders of each length, in the first beams.

@@ -24,7 +24,7 @@ __all__ = ["PeakSearchConfig", "PeakSearchRun"]
 class PeakSearchConfig:
     """How `PeakSearchRun` perturbs a placement.
 
-    The defaults were chosen on training and validation graphs, see docs/ablations.md.
+    The defaults were chosen on training and validation graphs, see docs/ablations/host_searches.md.
 
     Attributes:
       tries: Moves to evaluate after each perturbation.

@@ -17,7 +17,7 @@ from regal_jax.policies.measured import Measured
 __all__ = ["MAKERS", "Made", "Maker", "Prior"]
 
 _TRIES: Final = 80
-"""Most moves that lower the peaks, from each start; see docs/ablations.md."""
+"""Most moves that lower the peaks, from each start; see docs/ablations/proposals.md."""
 _BLOCK_TRIES: Final = 48
 
 

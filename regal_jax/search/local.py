@@ -39,7 +39,7 @@ class AnnealingConfig:
     local search.
 
     More chains use accelerators better, but with the same budget each chain takes fewer steps; see
-    docs/ablations.md.
+    docs/ablations/host_searches.md.
 
     Attributes:
       chains: Number of chains ``C`` per instance.
