@@ -32,6 +32,7 @@ COMMANDS: Final = {
     "onnx": ("onnx_memory", "memory of planned orders as ONNX Runtime measures it"),
     "ray": ("ray_workers", "batches on Ray beside processes without it"),
     "processes": ("processes", "training over several processes of this machine"),
+    "publish": ("publish", "results of evaluations, and their tables in the documents"),
     "large": ("large", "seconds and memory of searches of one large graph"),
 }
 """Command -> its module in this package, and a line for the help.

@@ -372,10 +372,14 @@ def test_settings_are_chosen_on_other_graphs_and_compared_with_the_first_row(tmp
     report(tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     runs = [np.mean([r["ged"] for r in lines if (r["graph"], r["method"]) == (c.key, "few")]) for c in cases]
-    [row] = json.loads((tmp_path / "summary.json").read_text())["differences"]
-    assert (row["name"], row["reference"]) == ("list-scheduling", "Four runs")
-    wanted = bootstrap(-np.array(runs))  # A single list schedule has no distance.
-    assert (row["ged"], row["ged_low"], row["ged_high"]) == pytest.approx(wanted)
+    rows = json.loads((tmp_path / "summary.json").read_text())["contrasts"]
+    pairs = [("List scheduling", "Four runs"), ("Four runs", "List scheduling")]
+    assert [(row["method"], row["against"]) for row in rows] == pairs
+    for row, sign in zip(rows, (-1, 1), strict=True):
+        wanted = bootstrap(sign * np.array(runs))  # A single list schedule has no distance.
+        assert (row["ged"], row["ged_low"], row["ged_high"]) == pytest.approx(wanted)
+    with (tmp_path / "contrasts.csv").open() as file:
+        assert [float(row["ged"]) for row in csv.DictReader(file)] == [row["ged"] for row in rows]
     text = (tmp_path / "table.md").read_text()
     assert "source, less Four runs" in text
     assert "| Four runs | 28 |" in text

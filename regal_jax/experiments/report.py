@@ -23,7 +23,7 @@ from regal_jax.experiments.robust_figures import (
     temperatures_markdown,
 )
 from regal_jax.experiments.robust_table import (
-    robust_differences,
+    robust_contrasts,
     robust_differences_markdown,
     robust_fields,
     robust_markdown,
@@ -114,7 +114,7 @@ def _robust(folder: pathlib.Path, document: Mapping[str, Any]) -> Report:
     records = Records(folder)
     try:
         lines, points = robust_fields(document, records), robust_points(document, records)
-        apart = robust_differences(document, records)
+        apart = robust_contrasts(document, records)
         temperatures, settings = robust_temperatures(document, records), document["config"]
     except (KeyError, TypeError, AttributeError) as error:
         raise FormatError(
@@ -138,13 +138,14 @@ def _robust(folder: pathlib.Path, document: Mapping[str, Any]) -> Report:
         "config": settings,
         "graphs": len(document["graphs"]),
         "table": lines,
-        "differences": apart,
+        "contrasts": apart,
         "left_out": dict(document["left_out"]),
     }
     sections = [robust_differences_markdown(apart), temperatures_markdown(temperatures)]
     texts = {
         "table.csv": as_csv(lines),
         "table.md": robust_markdown(document, lines, figures, sections),
+        "contrasts.csv": as_csv(apart),
         **{name: text for each in drawn for name, text in each.texts.items()},
         "summary.json": json.dumps(_plain(summary), indent=1, ensure_ascii=False) + "\n",
     }

@@ -12,7 +12,10 @@ from regal_jax.experiments.statistics import bootstrap
 
 __all__ = [
     "COLUMNS",
-    "robust_differences",
+    "COMPARED",
+    "TITLES",
+    "difference",
+    "robust_contrasts",
     "robust_differences_markdown",
     "robust_fields",
     "robust_markdown",
@@ -25,7 +28,7 @@ COLUMNS: Final = (
     "d_inv_squared", "d_sen_squared", "distinct", "seconds",
 )  # fmt: skip
 """Fields of a result that tables show."""
-_TITLES: Final = {
+TITLES: Final = {
     "proposed": "schedules",
     "proxy": "proxy, best",
     "proxy_mean": "proxy, mean",
@@ -40,7 +43,8 @@ _TITLES: Final = {
     "distinct": "different",
     "seconds": "s a graph",
 }
-_COMPARED: Final = ("proxy", "proxy_mean", "noisy", "bandwidth", "latency", "ged")
+"""Field of a result -> its title in tables."""
+COMPARED: Final = ("proxy", "proxy_mean", "noisy", "bandwidth", "latency", "ged")
 """Columns with differences."""
 _LISTED: Final = 6
 """Largest number of graphs of a set that are listed by name."""
@@ -119,11 +123,11 @@ def _paper(set_: str, name: str) -> dict[str, Reported]:
     return {_PAPER_COLUMNS.get(column, column): figure for column, figure in found.items()}
 
 
-def robust_differences(document: Mapping[str, Any], records: Records) -> list[dict[str, Any]]:
-    """One row per set of several graphs and source: its differences from the first source of the table.
+def robust_contrasts(document: Mapping[str, Any], records: Records) -> list[dict[str, Any]]:
+    """One row per set of several graphs and ordered pair of sources: ``method`` less ``against``.
 
     ``NAME`` is the mean over graphs of the difference of means over seeds, ``NAME_low`` and ``NAME_high``
-    its 95 % interval (`bootstrap`, over graphs).
+    its 95 % interval (`bootstrap`, over graphs). The pairs with the first source of a set come first.
 
     Args:
       document: Content of ``evaluation.json``.
@@ -135,14 +139,15 @@ def robust_differences(document: Mapping[str, Any], records: Records) -> list[di
         if len(graphs) < 2:
             continue
         rows = [(jobs, _by_graph(jobs, records, graphs)) for jobs in _sources(document["jobs"])]
-        rows = [(jobs, values) for jobs, values in rows if not np.isnan(values["proxy"]).all()]
-        for jobs, values in rows[1:]:
-            line = {"set": set_, "name": jobs[0]["name"], "method": jobs[0]["title"]}
-            line["reference"] = rows[0][0][0]["title"]
-            for name in _COMPARED:
-                mean, low, high = bootstrap(values[name] - rows[0][1][name])
-                line |= {name: mean, f"{name}_low": low, f"{name}_high": high}
-            lines.append(line)
+        rows = [(jobs[0]["title"], values) for jobs, values in rows if not np.isnan(values["proxy"]).all()]
+        for against, others in rows:
+            for method, values in rows:
+                if method != against:
+                    line: dict[str, Any] = {"set": set_, "method": method, "against": against}
+                    for name in COMPARED:
+                        mean, low, high = bootstrap(values[name] - others[name])
+                        line |= {name: mean, f"{name}_low": low, f"{name}_high": high}
+                    lines.append(line)
     return lines
 
 
@@ -151,26 +156,27 @@ def _by_graph(
 ) -> dict[str, np.ndarray]:
     """Column -> ``[B]`` means over the jobs of a source; NaN where one of them has no result."""
     return {
-        name: np.mean([records.column(job["key"], graphs, name) for job in jobs], axis=0)
-        for name in _COMPARED
+        name: np.mean([records.column(job["key"], graphs, name) for job in jobs], axis=0) for name in COMPARED
     }
 
 
 def robust_differences_markdown(lines: Sequence[Mapping[str, Any]]) -> str:
-    """The rows of `robust_differences` as tables; empty if there are none."""
+    """The rows of `robust_contrasts` against the first source of each set as tables; empty without rows."""
     parts = []
     for set_, title in _SETS.items():
-        rows = [line for line in lines if line["set"] == set_]
-        if rows:
-            head = [f"source, less {rows[0]['reference']}", *(_TITLES[name] for name in _COMPARED)]
-            table = [head, ["---", *["---:"] * len(_COMPARED)]]
-            table += [[row["method"], *(_interval(row, name) for name in _COMPARED)] for row in rows]
+        every = [line for line in lines if line["set"] == set_]
+        if every:
+            rows = [line for line in every if line["against"] == every[0]["against"]]
+            head = [f"source, less {rows[0]['against']}", *(TITLES[name] for name in COMPARED)]
+            table = [head, ["---", *["---:"] * len(COMPARED)]]
+            table += [[row["method"], *(difference(row, name) for name in COMPARED)] for row in rows]
             text = "\n".join("| " + " | ".join(cells) + " |" for cells in table)
             parts.append(f"## {title}: differences\n\n95 % bootstrap intervals over graphs.\n\n{text}")
     return "\n\n".join(parts)
 
 
-def _interval(row: Mapping[str, Any], name: str) -> str:
+def difference(row: Mapping[str, Any], name: str) -> str:
+    """A difference of a row of `robust_contrasts` with its interval; empty if it is unknown."""
     if math.isnan(row[name]):
         return ""
     digits = _DIGITS.get(name, 2)
@@ -232,7 +238,7 @@ def _bounds(document: Mapping[str, Any], set_: str) -> dict[str, float]:
 
 
 def _table(rows: Sequence[Mapping[str, Any]], bounds: Mapping[str, float]) -> str:
-    head = ["source", "evaluations", *(_TITLES[name] for name in COLUMNS)]
+    head = ["source", "evaluations", *(TITLES[name] for name in COLUMNS)]
     lines = [head, ["---", *["---:"] * (len(head) - 1)]]
     for row in rows:
         made = f"{row['evaluations']:,}" if row["evaluations"] else ""
