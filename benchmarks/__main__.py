@@ -59,6 +59,7 @@ examples:
   python -m benchmarks ray --graphs 200        (with ray)
   python -m benchmarks orders guide --ops 500 1000 --graphs 10 --budgets 100 500 2000
   python -m benchmarks order-seconds --ops 500 2000 --graphs 4 --references 1
+  python -m benchmarks publish results/real-links-2    (results of regal-jax evaluate, for the documents)
   python -m benchmarks encodings --graphs 8 --seeds 1 2
   python -m benchmarks stages --aims even-split peak-memory
   python -m benchmarks optima --graphs 60 --transfer free

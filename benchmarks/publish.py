@@ -155,17 +155,17 @@ def _rows(
 ) -> list[list[str]]:
     """The rows of a table. A part shows those that are there, a whole report all of them."""
     name, part = names[0], " ".join(names[1:])
-    try:
-        table = found(name)[part]
-        head = rows[0]
-        old = {row[0]: dict(zip(head, row, strict=True)) for row in rows[2:]}
-        shown = old if part else table
-        new = []
-        for title in shown:
-            cells = {head[0]: title, **table[title]}
-            new.append([cells[column] if column in cells else old[title][column] for column in head])
-    except KeyError as error:
-        raise ConfigError(f"the table '{' '.join(names)}' has no {error} in its results") from None
+    if part not in found(name):
+        raise ConfigError(f"the results of {name} have no table '{part}'")
+    table, head = found(name)[part], rows[0]
+    old = {row[0]: dict(zip(head, row, strict=True)) for row in rows[2:]}
+    for title in old:
+        if title not in table:
+            raise ConfigError(f"the table '{' '.join(names)}' has no '{title}' in its results")
+    new = []
+    for title in old if part else table:
+        cells = {**old.get(title, {}), head[0]: title, **table[title]}
+        new.append([cells.get(column, "") for column in head])
     return new
 
 

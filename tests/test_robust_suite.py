@@ -25,6 +25,7 @@ from regal_jax.experiments.robust_scheduling import (
     robust_cases,
 )
 from regal_jax.experiments.statistics import bootstrap
+from regal_jax.programs.words import source_word
 from regal_jax.robust import (
     LOADERS,
     BrkgaRuns,
@@ -128,7 +129,7 @@ def test_it_runs_goes_on_and_reports(tmp_path, monkeypatch):
     assert (again.made, again.found) == (7, 13)
     assert run_evaluation(config, out).made == 0
     found = report(out)
-    assert set(found.files) == {"table.csv", "table.md", "summary.json", "targets.png"}
+    assert set(found.files) == {"table.csv", "table.md", "contrasts.csv", "summary.json", "targets.png"}
     assert found.comparison is None
     rows = table(out)
     # The policy has weights for only one set.
@@ -371,6 +372,9 @@ def test_settings_are_chosen_on_other_graphs_and_compared_with_the_first_row(tmp
     run_evaluation(config, tmp_path)
     report(tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
+    document = json.loads((tmp_path / "evaluation.json").read_text())
+    assert document["code"] == source_word()
+    assert all(job["identity"] == {} for job in document["jobs"])
     runs = [np.mean([r["ged"] for r in lines if (r["graph"], r["method"]) == (c.key, "few")]) for c in cases]
     rows = json.loads((tmp_path / "summary.json").read_text())["contrasts"]
     pairs = [("List scheduling", "Four runs"), ("Four runs", "List scheduling")]

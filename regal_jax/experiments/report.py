@@ -145,7 +145,7 @@ def _robust(folder: pathlib.Path, document: Mapping[str, Any]) -> Report:
     texts = {
         "table.csv": as_csv(lines),
         "table.md": robust_markdown(document, lines, figures, sections),
-        "contrasts.csv": as_csv(apart),
+        **({"contrasts.csv": as_csv(apart)} if apart else {}),
         **{name: text for each in drawn for name, text in each.texts.items()},
         "summary.json": json.dumps(_plain(summary), indent=1, ensure_ascii=False) + "\n",
     }

@@ -93,7 +93,7 @@ class Proposing(_Row):
 
     def as_document(self) -> dict[str, Any]:
         """What the report needs to know."""
-        names = ("key", "name", "title", "seed", "count", "evaluations", "training", "paper")
+        names = ("key", "name", "title", "seed", "count", "evaluations", "training", "paper", "identity")
         return {name: getattr(self, name) for name in names}
 
 
