@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The commands of docs/results, in the order of the tables. Everything is written to the current folder. The evaluations
+# The commands of the tables of docs/results. Everything is written to the current folder. The evaluations
 # continue an interrupted run when they run again. All of them take long: run the parts that you need.
 set -euo pipefail
 repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -35,6 +35,19 @@ PAPER = {
 }  # fmt: skip
 
 
+def test_a_file_with_a_base_has_only_what_differs():
+    for small in (False, True):
+        assert named_suite("devices-8", small=small) == {
+            **named_suite("devices-4", small=small),
+            "devices": 8,
+        }
+    two, four = named_suite("new-families-links-2"), named_suite("new-families-links-4")
+    assert {name for name in two if two[name] != four[name]} == {"devices", "policies"}
+    assert set(two["policies"]) == set(four["policies"])
+    assert four["policies"]["regal-primed-untrained"] == two["policies"]["regal-primed-untrained"]
+    assert "base" not in four
+
+
 @pytest.mark.parametrize("small", [False, True])
 @pytest.mark.parametrize("name", suite_names())
 def test_every_file_is_a_valid_evaluation(name, small):
