@@ -10,7 +10,8 @@ from regal_jax.heuristics.insertion_policy import (
     save_insertion_policy,
 )
 from regal_jax.heuristics.list_race import ListSearchRace
-from regal_jax.heuristics.list_search import ListSearchConfig, ListSearchRun
+from regal_jax.heuristics.list_search import ListSearchRun
+from regal_jax.heuristics.list_search_config import ListSearchConfig
 from regal_jax.heuristics.order_costs import least_random_order, order_peak
 from regal_jax.heuristics.order_search_config import OrderSearchConfig
 from regal_jax.heuristics.peak_search import PeakSearchConfig, PeakSearchRun

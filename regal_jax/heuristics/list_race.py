@@ -7,7 +7,8 @@ from typing import Final
 
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.host_search import HostSearch
-from regal_jax.heuristics.list_search import ListSearchConfig, ListSearchRun
+from regal_jax.heuristics.list_search import ListSearchRun
+from regal_jax.heuristics.list_search_config import ListSearchConfig
 from regal_jax.plan import Plan
 
 __all__ = ["ListSearchRace"]
