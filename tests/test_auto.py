@@ -26,7 +26,9 @@ from regal_jax import (
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.heuristics import (
+    ListSearchConfig,
     ListSearchRun,
+    PeakSearchConfig,
     PeakSearchRun,
     heuristic_plans,
 )
@@ -240,6 +242,15 @@ def told_parts(plan):
     parts = plan.provenance["parts"]
     assert sum(part["share"] for part in parts) <= 1 + 1e-5
     return [name for part in parts for name in part if name != "share"]
+
+
+@pytest.mark.parametrize("objective", list(Objective))
+def test_all_settings_are_told_in_the_provenance(graphs, objective):
+    method = Auto(list_search=ListSearchConfig(ranks=3), peak_search=PeakSearchConfig(tries=5), prove=False)
+    told = optimize(graphs[0], TWO, method=method, objective=objective, evaluations=50).provenance["config"]
+    assert told["list_search"] == dataclasses.asdict(ListSearchConfig(ranks=3))
+    assert told["peak_search"] == dataclasses.asdict(PeakSearchConfig(tries=5))
+    assert (told["brkga"], told["prove"]) == (dataclasses.asdict(BrkgaConfig()), False)
 
 
 def test_parts_are_told_in_the_provenance(graphs, monkeypatch):

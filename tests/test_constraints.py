@@ -13,7 +13,7 @@ import pytest
 from importer_cases import graphs
 from strategies import instances
 
-from regal_jax import Cluster, GraphBuilder, Plan, from_jax, optimize, optimize_many, save_graph
+from regal_jax import Cluster, GraphBuilder, Plan, compare, from_jax, optimize, optimize_many, save_graph
 from regal_jax.cli import main
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning, PlanError
 from regal_jax.graph import constrain
@@ -288,6 +288,35 @@ def test_plans_obey_and_verify_against_the_graph_as_it_was(options):
     # Two parallel chains of 2 s and one op more: 3 s is also the optimum without pins.
     assert plan.makespan == 3.0
     assert optimize(graph, TWO, pin={"*": 0}, **options).makespan == 5.0
+
+
+@pytest.mark.parametrize(
+    ("pin", "colocate"),
+    [
+        ({"encoder/*": {1, 0}}, {"decoder/*"}),
+        ({"encoder/*": frozenset([1])}, dict.fromkeys(["decoder/*"])),
+        ({"encoder/*": (k for k in (1,))}, (pattern for pattern in ("decoder/*",))),
+    ],
+    ids=["sets", "frozen", "generators"],
+)
+def test_sets_and_generators_are_collections(pin, colocate, tmp_path):
+    graph = towers()
+    plan = optimize(graph, TWO, pin=pin, colocate=colocate, method="critical-path")
+    assert (plan.pin["encoder/*"][-1], plan.colocate) == (1, ("decoder/*",))
+    plan.save(tmp_path / "plan.json")
+    Plan.load(tmp_path / "plan.json").verify(graph)
+
+
+def test_every_method_of_a_comparison_obeys_the_pins():
+    pins = {"encoder/*": 1, "odd*": [1]}
+    plans = compare(
+        towers(), TWO, ["bfs", "auto"], evaluations=50, pin=pins, colocate=(p for p in ["decoder/*"])
+    ).plans
+    for plan in plans.values():
+        plan.verify(towers())
+        where = placement(plan)
+        assert [where[op] for op in ("encoder/a", "encoder/b", "odd[0]")] == [1, 1, 1]
+        assert where["decoder/a"] == where["decoder/b"]
 
 
 def test_a_plan_that_meets_the_bound_of_its_pins_is_optimal_and_ends_the_search():

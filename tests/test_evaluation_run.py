@@ -339,6 +339,8 @@ def test_graphs_come_from_sets_their_parts_and_the_sample(tmp_path):
         ({"policies": {"brkga": "x"}}, "policies: brkga takes no policy"),
         ({"policies": {"regal": ""}}, "policies.regal: give a file"),
         ({"options": {"brkga": 3}}, "options.brkga: must be a table"),
+        ({"options": {"cp-sat": {"settings": "x"}}}, "options.cp-sat.settings: must be a table"),
+        ({"transfer": None}, "transfer: give a str"),
         ({"cp_sat_seconds": 0}, "cp_sat_seconds: must be"),
         ({"rounds": {"x": ["a"]}}, "rounds: T must be a whole number"),
         ({"rounds": {"1": "a"}}, "rounds.1: must be a list"),
@@ -349,6 +351,35 @@ def test_graphs_come_from_sets_their_parts_and_the_sample(tmp_path):
 def test_settings_that_cannot_be(settings, message):
     with pytest.raises(ConfigError, match=message):
         EvaluationConfig.from_document({"graphs": "set", **settings})
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "reason"),
+    [
+        ("auto", {"name": 5}, "name: give a str"),
+        ("auto", {"evaluations": 0}, "evaluations: must be a whole number of at least 1"),
+        ("auto", {"runs": 1.5}, "runs: must be a whole number of at least 1"),
+        ("auto", {"twice": "no"}, "twice is 'no'"),
+        ("auto", {"warm_start": 1}, "warm_start is 1"),
+        ("bfs", {"evaluations": 7}, "BFS is no search, and has no evaluations"),
+        ("bfs", {"runs": 2}, "BFS is no search, and has no runs"),
+        ("bfs", {"warm_start": True}, "BFS is no search, and has no warm_start"),
+        ("auto", {"name": "BRKGA 80"}, "has the title 'BRKGA 80' of another row"),
+        ("partition-dfs", {"name": "GP + DFS"}, "has the title 'GP + DFS' of another row"),
+    ],
+)
+def test_options_that_cannot_be_leave_a_method_out(method, options, reason):
+    config = EvaluationConfig(**TWO, methods=("gp-dfs", method), options={method: options})
+    jobs = make_jobs(config)
+    assert reason in jobs.left_out[method]
+    assert [job.title for job in jobs.jobs] == ["BRKGA 80", "GP + DFS"]
+
+
+def test_memory_without_end_may_be_a_number(tmp_path):
+    (tmp_path / "evaluation.toml").write_text('graphs = "set"\nmemory = inf\ncapacity = 1.5\n')
+    config = EvaluationConfig.from_document(EvaluationConfig.read(tmp_path / "evaluation.toml"))
+    assert (config.memory, config.capacity) == ("inf", 1.5)
+    assert json.loads(json.dumps(config.as_document(), allow_nan=False))["memory"] == "inf"
 
 
 def test_settings_survive_a_file(tmp_path):

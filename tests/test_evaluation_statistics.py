@@ -317,6 +317,15 @@ def test_contrasts_are_what_one_computes_by_hand(made):
     assert float(regal["change_low"]) == pytest.approx(gap.low)
 
 
+def test_contrasts_of_one_method_are_a_head_alone(made, tmp_path):
+    report(made)
+    write(tmp_path / "out", [job("brkga", "table", 0)], column("brkga/table/0", [1.0, 2.0, 3.0, 4.0]))
+    report(tmp_path / "out")
+    head, *rows = (tmp_path / "out/contrasts.csv").read_text().splitlines()
+    assert not rows
+    assert head == (made / "contrasts.csv").read_text().splitlines()[0]
+
+
 def test_contrasts_of_zeros_and_of_methods_that_never_meet(tmp_path):
     misfit = {"value": 1.0, "overflow": 2.0}
     jobs = [job("brkga", "table", 0), job("x", "table", 0), job("y", "table", 0)]

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from regal_jax.heuristics.exact import cp_sat, is_provable, prove
 from regal_jax.importers import save_graph
 from regal_jax.plan import Objective, Plan, adapt_plan, replay, transfer_event
 from regal_jax.runtime.compiling import usable
-from regal_jax.solvers import Auto
+from regal_jax.solvers import Auto, CpSat
 from regal_jax.solvers.loop.outcome import finished_plan
 
 Instance = tuple[ComputationGraph, Cluster]
@@ -336,6 +337,42 @@ def test_cp_sat_states_its_resolution() -> None:
     assert plan.provenance["resolution"] == 0.0
 
 
+@pytest.mark.parametrize("transfer", ["delay", "blocking"])
+@pytest.mark.parametrize("model", ["cp_sat", "prove"])
+def test_links_so_slow_that_no_good_plan_uses_them(transfer: str, model: str) -> None:
+    """The steps of time follow from plans, not from the sum of all transfers."""
+    builder = GraphBuilder("far")
+    for i in range(6):
+        builder.add_op(f"o{i}", runtime=float(i + 1), outputs=[1], inputs=[f"o{i - 3}"] if i >= 3 else [])
+    graph, cluster = builder.build(), Cluster([math.inf] * 2, transfer, latency=1e9 / 3)
+    # Chains of 1 and 4, 2 and 5, 3 and 6; the best division is 9 and 12.
+    assert brute_force(graph, cluster).makespan == 12.0
+    start = HEURISTICS["single-device"](graph, cluster)
+    plan = (
+        cp_sat(graph, cluster, workers=1) if model == "cp_sat" else prove(graph, cluster, start, effort=9.0)
+    )
+    assert plan.makespan == 12.0
+    assert plan.provenance["status"] == "optimal"
+    assert plan.provenance["bound"] == pytest.approx(12.0, rel=1e-4)
+    assert plan.provenance["resolution"] < 1e-3
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"time_limit": 0},
+        {"time_limit": math.nan},
+        {"time_limit": "1s"},
+        {"workers": 0},
+        {"workers": 1.5},
+        {"workers": True},
+    ],
+)
+def test_settings_are_checked_where_they_are_given(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"^CpSat: {next(iter(settings))}"):
+        CpSat(**settings)
+
+
 def test_what_is_refused() -> None:
     graph = _layered(7, 0)
     with pytest.raises(ConfigError, match="7 ops are too many, at most 6"):
@@ -348,8 +385,13 @@ def test_what_is_refused() -> None:
         cp_sat(graph, Cluster.uniform(2, memory=10, transfer="blocking"))
     with pytest.raises(ConfigError, match="time_limit"):
         cp_sat(graph, Cluster.uniform(2, transfer="blocking"), time_limit=0)
-    with pytest.raises(ConfigError, match="workers"):
-        cp_sat(graph, Cluster.uniform(2, transfer="blocking"), workers=0)
+    for workers in (0, 1.5, 10_001):
+        with pytest.raises(ConfigError, match="workers"):
+            cp_sat(graph, Cluster.uniform(2, transfer="blocking"), workers=workers)  # pyright: ignore
+    with pytest.raises(ConfigError, match="too little to be counted; choose another time unit"):
+        cp_sat(
+            dataclasses.replace(graph, runtime=graph.runtime * 1e-310), Cluster.uniform(2, transfer="free")
+        )
 
 
 def test_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:

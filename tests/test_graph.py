@@ -12,6 +12,7 @@ from hypothesis import given
 from strategies import instances
 from work import lines_of
 
+from regal_jax import optimize
 from regal_jax.errors import GraphError
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
 from regal_jax.graph.topology import stable_order
@@ -156,9 +157,46 @@ def test_bad_sizes_are_refused_and_leave_nothing_behind(field, size):
     assert b.build().op_names == ("good",)
 
 
-def test_keep_of_no_output():
+@pytest.mark.parametrize("port", [1, -1, "0", 0.0, None, [0]])
+def test_keep_of_no_output(port):
     with pytest.raises(GraphError, match="it has 1 outputs"):
-        GraphBuilder().add_op("a", outputs=[1], keep=[1])
+        GraphBuilder().add_op("a", outputs=[1], keep=[port])
+
+
+@pytest.mark.parametrize("devices", [[0, "1"], [[0]], [None, 0]])
+def test_devices_that_cannot_be_sorted(devices):
+    with pytest.raises(GraphError, match=r"^graph 'graph': op 'a': allowed_devices .* device indices"):
+        GraphBuilder().add_op("a", allowed_devices=devices)
+
+
+def test_lists_may_be_iterators():
+    b = GraphBuilder()
+    b.add_op("a", outputs=iter([1, 2]), keep=iter([1]), allowed_devices=iter([1, 0]))
+    b.add_op("b", inputs=iter(["a:1"]), control_inputs=iter(["a"]))
+    g = b.build()
+    assert (g.tensor_keep.tolist(), g.allowed_devices[0]) == ([False, True], (0, 1))
+    assert (g.edge_tensor.tolist(), g.control_source.tolist()) == ([1], [0])
+
+
+@pytest.mark.parametrize("unit", ["S", "min", "", None, ["s"]])
+def test_units_that_there_are_not(unit):
+    b = GraphBuilder(time_unit=unit)
+    b.add_op("a", runtime="1ms")
+    refused(b, "^graph 'graph': time_unit: unknown .*; use one of s, ms, us, ns$")
+
+
+@pytest.mark.parametrize("unit", ["µs", "μs"])
+def test_all_spellings_of_a_microsecond_are_one_unit(unit, tmp_path):
+    def graph(unit):
+        b = GraphBuilder(time_unit=unit)
+        b.add_op("a", runtime="1ms")
+        return b.build()
+
+    made = graph(unit)
+    assert (made.time_unit, made.runtime.tolist()) == ("us", [1000.0])
+    assert made.content_hash == graph("us").content_hash
+    optimize(made, Cluster.uniform(2), method="bfs").save(tmp_path / "plan.json")
+    Plan.load(tmp_path / "plan.json").verify(made)
 
 
 @pytest.mark.parametrize("names", [("a", "a"), ("", "b"), ("\ud800", "b")])

@@ -20,6 +20,7 @@ from regal_jax.plan import Objective, adapt_plan
 from regal_jax.robust import (
     SOURCES,
     TARGETS,
+    ListSchedules,
     SimulatedTarget,
     bandwidth_limited,
     latency_limited,
@@ -53,6 +54,14 @@ def test_the_best_different_plans_are_kept():
     np.testing.assert_allclose(found.speedups, GRAPH.runtime.sum() / found.makespans)
     assert found[0].makespan <= propose(GRAPH, FREE, count=1, source="list-scheduling")[0].makespan
     assert [plan.makespan for plan in listed()] == found.makespans.tolist()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_first_plan_is_the_best_by_the_proxy_after_moves_too(seed):
+    graph, cluster = generate("gflownet-layered", 20, seed=seed), Cluster.uniform(4, transfer="free")
+    found = propose(graph, cluster, count=50, keep=20, source="random")
+    assert found[0].makespan == found.makespans.min()
+    assert len(found.candidates.distinct()) == len(found) == 20
 
 
 @pytest.mark.parametrize(
@@ -159,6 +168,13 @@ def test_plans_that_fit_go_first():
 def test_numbers_that_cannot_be_are_refused(options):
     with pytest.raises(ConfigError, match=next(iter(options))):
         listed(**options)
+
+
+@pytest.mark.parametrize("source", ["list-scheduling", "random", "gflownet", ListSchedules()])
+def test_a_source_without_a_budget_takes_none(source):
+    weights = {"weights": "default"} if source == "gflownet" else {}
+    with pytest.raises(ConfigError, match=r"evaluations: .* has no budget; leave it out, or use brkga"):
+        propose(GRAPH, FREE, source=source, evaluations=5, **weights)
 
 
 def test_blocking_transfers_are_proposed_for_as_well():
@@ -420,6 +436,7 @@ def test_the_command_replaces_an_earlier_run_and_nothing_else(graph_file, tmp_pa
         (["--source", "ppo", "--weights", "no-file"], "no-file"),
         (["--source", "random", "--weights", "x"], "random takes none"),
         (["--temperature", 0], "temperature"),
+        (["--source", "random", "--evaluations", 5], "evaluations: random has no budget; leave it out"),
     ],
 )
 def test_the_command_says_what_is_wrong(graph_file, options, message, capsys):

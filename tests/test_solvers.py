@@ -338,7 +338,7 @@ def test_the_command_takes_settings(graph, tmp_path, capsys):
     assert Plan.load(out).provenance["config"]["population"] == 40
     assert main([*common, "--set", "brkga.population=50"]) == 0
     provenance = Plan.load(out).provenance
-    assert (provenance["method"], provenance["config"]["population"]) == ("auto", 50)
+    assert (provenance["method"], provenance["config"]["brkga"]["population"]) == ("auto", 50)
     for wrong, said in (("size=3", "no setting 'size'"), ("population=-1", "population is -1")):
         assert main([*common, "--method", "brkga", "--set", wrong]) == 2
         assert said in capsys.readouterr().err

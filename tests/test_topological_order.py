@@ -340,6 +340,20 @@ def test_with_time_enough_it_is_optimal_and_with_none_it_is_width_1():
     assert late.objective_value == approximate_dp(instance.graph, 1).peak
 
 
+@pytest.mark.parametrize(("own", "seconds"), [({}, 0.5), ({"time_limit": 2.0}, 2.0)])
+def test_cp_sat_has_the_time_limit_of_the_settings(own, seconds):
+    settings = {"methods": ("cp-sat",), "cp_sat_seconds": 0.5, "options": {"cp-sat": {"settings": own}}}
+    jobs = make_jobs(EvaluationConfig(**{**SMALL, **settings})).jobs
+    solvers = [job.method.solver for job in jobs if job.name == "cp-sat" and job.role == "table"]
+    assert [solver.time_limit for solver in solvers] == [seconds]
+
+
+def test_options_that_there_are_not_leave_a_network_out():
+    settings = {"weights": {"mine": "default"}, "options": {"mine-beam": {"colour": 1}}}
+    left_out = make_jobs(EvaluationConfig(**{**SMALL, **settings})).left_out
+    assert "method mine-beam: got an unexpected keyword argument 'colour'" in left_out["mine-beam"]
+
+
 def test_sizes_0_and_1_and_graphs_without_edges(tmp_path):
     config = EvaluationConfig(**{**SMALL, "sizes": (1, 2), "cases": 1})
     assert run_evaluation(config, tmp_path).finished

@@ -11,6 +11,7 @@ from regal_jax.api.names import MethodName, ObjectiveName
 from regal_jax.api.optimize import optimize
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph.constraints import plain_constraints
 from regal_jax.graph.html import html_table
 from regal_jax.graph.units import format_bytes, format_time
 from regal_jax.plan import Objective, Plan
@@ -114,7 +115,8 @@ def compare(
       objective: As in `optimize`.
       evaluations: Budget of each search, as in `optimize`; heuristics spend none.
       seed: As in `optimize`.
-      **options: Further arguments of `optimize` for all searches, such as ``warm_start`` and ``time_limit``.
+      **options: Further arguments of `optimize`: ``pin`` and ``colocate`` for all methods, others, such as
+        ``warm_start`` and ``time_limit``, for all searches.
 
     Raises:
       ConfigError: There is no method, a method is named twice, or an argument is invalid.
@@ -136,6 +138,7 @@ def compare(
     twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
         raise ConfigError(f"methods: {twice!r} occurs twice; name it once, or give a table of your own names")
+    pin, colocate = plain_constraints(options.pop("pin", None), options.pop("colocate", ()))
     plans: dict[str, Plan] = {}
     seconds: dict[str, float] = {}
     for name, method in zip(names, made, strict=True):
@@ -149,6 +152,8 @@ def compare(
                 evaluations=evaluations,
                 seed=seed,
                 method=method,
+                pin=pin,
+                colocate=colocate,
                 **(options if method.searches else {}),
             )
         seconds[name] = clock.spent

@@ -12,6 +12,7 @@ from regal_jax.checks import check_callback
 from regal_jax.engines import opened
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin
+from regal_jax.graph.constraints import plain_constraints
 from regal_jax.plan import Objective, Plan
 from regal_jax.runtime.interrupts import interruptible
 from regal_jax.solvers import Solver
@@ -149,6 +150,7 @@ def optimize(
             progress=progress,
             runs=runs,
         )
+        pin, colocate = plain_constraints(pin, colocate)
         check_callback("on_improvement", on_improvement)
         tell = None if on_improvement is None else lambda _, improvement: on_improvement(improvement)
         options = {"batch_size": None if settings.runs > 1 else 1, "devices": None, "on_improvement": tell}
@@ -258,6 +260,7 @@ def optimize_many(
             progress=progress,
             runs=runs,
         )
+        pin, colocate = plain_constraints(pin, colocate)
         check_callback("on_plan", on_plan)
         check_callback("on_improvement", on_improvement)
         if isinstance(graphs, ComputationGraph) or not isinstance(graphs, Iterable):

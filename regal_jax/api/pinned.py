@@ -3,9 +3,8 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 
-import numpy as np
-
 from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin, constrain
+from regal_jax.graph.constraints import plain_constraints
 from regal_jax.plan import Plan
 from regal_jax.solvers.loop.watch import Improvement
 
@@ -36,14 +35,11 @@ class Pinned:
         colocate: Colocate,
     ) -> None:
         self._originals = originals
+        self._pin, self._colocate = plain_constraints(pin, colocate)
         self.graphs = [
-            constrain(graph, pin, colocate, devices=cluster.num_devices)
+            constrain(graph, self._pin, self._colocate, devices=cluster.num_devices)
             for graph, cluster in zip(originals, clusters, strict=True)
         ]
-        self._pin = {
-            pattern: tuple(np.atleast_1d(devices).tolist()) for pattern, devices in (pin or {}).items()
-        }
-        self._colocate = (colocate,) if isinstance(colocate, str) else tuple(colocate)
 
     def restrict(self, plans: Sequence[Plan]) -> list[Plan]:
         """Plans of the original graphs as plans of `graphs`; `adapt_plan` moves ops to allowed devices."""

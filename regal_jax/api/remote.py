@@ -12,6 +12,7 @@ from regal_jax.api.pinned import Pinned
 from regal_jax.engines import Engine, Item, Message
 from regal_jax.errors import WorkerError
 from regal_jax.graph import Cluster, Colocate, ComputationGraph, Pin
+from regal_jax.graph.constraints import plain_constraints
 from regal_jax.importers.native import format_native
 from regal_jax.plan import Plan
 from regal_jax.plan.files import cluster_document
@@ -41,7 +42,7 @@ def call_message(settings: Settings, pin: Pin | None, colocate: Colocate) -> Mes
       ConfigError: The solver cannot be sent.
     """
     solver, weights = pack_solver(settings.solver)
-    pins = {pattern: np.atleast_1d(devices).tolist() for pattern, devices in (pin or {}).items()}
+    pins, patterns = plain_constraints(pin, colocate)
     head = {
         "version": package_versions()["regal-jax"],
         "objective": str(settings.objective),
@@ -56,8 +57,8 @@ def call_message(settings: Settings, pin: Pin | None, colocate: Colocate) -> Mes
         "stall": settings.stall,
         "runs": settings.runs,
         "time_limit": settings.time_limit,
-        "pin": pins,
-        "colocate": [colocate] if isinstance(colocate, str) else list(colocate),
+        "pin": {pattern: list(devices) for pattern, devices in pins.items()},
+        "colocate": list(patterns),
     }
     return Message(head, weights)
 

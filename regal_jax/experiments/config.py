@@ -185,9 +185,12 @@ class EvaluationConfig:
         sizes = _ROBUST_SIZES if robust and self.sizes is _SIZES else self.sizes
         set_(self, "sizes", _whole_numbers("sizes", sizes, 1))
         self._check_suite()
+        # Files of settings and of results have no infinite numbers.
+        set_(self, "memory", "inf" if self.memory == math.inf else self.memory)
+        check_kind("transfer", self.transfer, str)
         set_(self, "temperature", check_number("temperature", self.temperature, 1e-6, 1e6))
         set_(self, "capacity", check_number("capacity", self.capacity, 0, 1e6))
-        if self.capacity and self.memory not in ("inf", math.inf):
+        if self.capacity and self.memory != "inf":
             raise ConfigError(
                 f"memory, capacity: are {shown(self.memory)} and {self.capacity:g}; leave one out"
             )
@@ -245,6 +248,11 @@ class EvaluationConfig:
                 check_kind(f"{field}: name", name, str)
             names = self._spelled(field, table)
             object.__setattr__(self, field, dict(zip(names, table.values(), strict=True)))
+        for name, options in self.options.items():
+            if not isinstance(options, Mapping):
+                raise ConfigError(f"options.{name}: must be a table, got {options!r}")
+            if not isinstance(options.get("settings", {}), Mapping):
+                raise ConfigError(f"options.{name}.settings: must be a table, got {options['settings']!r}")
         if self.suite == "robust-scheduling":
             self._check_sources()
             return
@@ -275,8 +283,6 @@ class EvaluationConfig:
         """Names of rows of a solver under another name."""
         found: list[str] = []
         for name, options in self.options.items():
-            if not isinstance(options, Mapping):
-                raise ConfigError(f"options.{name}: must be a table, got {options!r}")
             solver = options.get("solver")
             if solver is None:
                 continue
@@ -294,8 +300,6 @@ class EvaluationConfig:
     def _check_sources(self) -> None:
         """Names of the suite of robust scheduling."""
         for name, options in self.options.items():
-            if not isinstance(options, Mapping):
-                raise ConfigError(f"options.{name}: must be a table, got {options!r}")
             source = str(options.get("source", name))
             if source in LEARNED and source != name:
                 raise ConfigError(f"options.{name}: {source} has weights; name the row in weights instead")

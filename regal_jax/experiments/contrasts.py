@@ -7,11 +7,13 @@ import numpy as np
 from regal_jax.experiments.compare import Comparison
 from regal_jax.experiments.statistics import RESAMPLES, Interval, geometric_gap
 
-__all__ = ["contrasts"]
+__all__ = ["FIELDS", "contrasts"]
 
 _EQUAL: Final = 1e-3
 """Relative change up to which two objectives are not counted as different."""
 _ENDS: Final = ("", "_low", "_high")
+FIELDS: Final = ("method", "against", "graphs", *(f"change{end}" for end in _ENDS), "lower", "higher")
+"""Names of the fields of a record."""
 
 
 def contrasts(comparison: Comparison, *, resamples: int = RESAMPLES) -> list[dict[str, Any]]:

@@ -127,6 +127,7 @@ def make_jobs(config: EvaluationConfig) -> Jobs:
     names = [name for name in dict.fromkeys((*config.methods, *extra)) if name != reference]
     made: dict[str, _Made] = {}
     left_out: dict[str, str] = {}
+    titles: set[str] = set()
     for name in (reference, *names):
         try:
             made[name] = _make(name, config)
@@ -139,6 +140,12 @@ def make_jobs(config: EvaluationConfig) -> Jobs:
         if twin is not None:
             left_out[name] = f"it is the network of the row {twin!r}"
             del made[name]
+            continue
+        title = _job(made[name], config, "table", config.seeds[0]).title
+        if title in titles:
+            left_out[name] = f"it has the title {title!r} of another row; give it another name in its options"
+            del made[name]
+        titles.add(title)
     if config.suite == "topological-order":
         return Jobs(_ordering_jobs(made, config), left_out)
     jobs = [_job(m, config, "table", seed) for m in made.values() for seed in _seeds(m, config)]
@@ -238,7 +245,8 @@ def _make(name: str, config: EvaluationConfig) -> _Made:
 
 def _ordering(name: str, options: dict[str, Any], config: EvaluationConfig) -> _Made:
     """A method of the suite of orders."""
-    options["settings"] = {**SETTINGS.get(name, {}), **options.get("settings", {})}
+    usual = {"time_limit": config.cp_sat_seconds} if name == "cp-sat" else SETTINGS.get(name, {})
+    options["settings"] = {**usual, **options.get("settings", {})}
     identity: dict[str, Any] = {"options": _plain(options)}
     row = network_rows(config.weights, untrained=config.untrained).get(name)
     if row is None:
@@ -251,7 +259,10 @@ def _ordering(name: str, options: dict[str, Any], config: EvaluationConfig) -> _
     solver = with_settings(row.solver(network), settings)
     identity["network"] = _digest_of_network(network)
     identity["decoding"] = row.decoding
-    method = Method(**{"name": row.title, "solver": solver, **options})
+    try:
+        method = Method(**{"name": row.title, "solver": solver, **options})
+    except TypeError as error:
+        raise ConfigError(f"method {name}: {str(error).partition(') ')[2]}; see make_method") from None
     return _Made(name, method, False, identity, compiles=True, control=not row.trained)
 
 

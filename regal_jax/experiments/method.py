@@ -11,12 +11,16 @@ import numpy as np
 
 from regal_jax.api import optimize_many
 from regal_jax.api.remote import plan_remotely
+from regal_jax.checks import check_kind, check_whole
 from regal_jax.engines import Engine
-from regal_jax.errors import InfeasiblePlanWarning
+from regal_jax.errors import ConfigError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan
+from regal_jax.policies.checks import flag
 from regal_jax.runtime.deadline import Deadline
+from regal_jax.search.config import MAX_EVALUATIONS
 from regal_jax.solvers import Solver
+from regal_jax.solvers.loop.runs import MOST_RUNS
 from regal_jax.solvers.loop.settings import Settings, check_pairs, each, one_seed
 
 __all__ = ["Method", "Results"]
@@ -84,6 +88,9 @@ class Method:
       runs: Independent runs of a search, each with the budget. The best plan counts, and the evaluations of
         all do.
       twice: Run everything twice and report the seconds of the second run, in which nothing is compiled.
+
+    Raises:
+      ConfigError: A value is out of range or of another type.
     """
 
     name: str
@@ -92,6 +99,20 @@ class Method:
     evaluations: int | None = None
     runs: int = 1
     twice: bool = False
+
+    def __post_init__(self) -> None:
+        check_kind("method: name", self.name, str)
+        check_kind("method: solver", self.solver, Solver)
+        for field in ("warm_start", "twice"):
+            flag("method", field, getattr(self, field))
+        for field, most in (("evaluations", MAX_EVALUATIONS), ("runs", MOST_RUNS)):
+            value = getattr(self, field)
+            if value is not None or field == "runs":
+                object.__setattr__(self, field, check_whole(f"method: {field}", value, 1, most))
+        searching = {"evaluations": self.evaluations is not None, "runs": self.runs > 1}
+        for field, given in {**searching, "warm_start": self.warm_start}.items():
+            if given and not self.solver.searches:
+                raise ConfigError(f"method: {self.name} is no search, and has no {field}; leave it out")
 
     def __call__(
         self,

@@ -12,7 +12,7 @@ import numpy as np
 
 from regal_jax.errors import FormatError
 from regal_jax.experiments.compare import Comparison, Row, compare
-from regal_jax.experiments.contrasts import contrasts
+from regal_jax.experiments.contrasts import FIELDS, contrasts
 from regal_jax.experiments.ordering_table import ordering_fields, ordering_markdown
 from regal_jax.experiments.realistic_table import groups_fields, realistic_markdown
 from regal_jax.experiments.records import Records, read_evaluation
@@ -101,7 +101,7 @@ def report(out: str | os.PathLike[str]) -> Report:
         "table.csv": as_csv(lines),
         "table.md": table,
         "graphs.csv": graphs_csv(comparison),
-        "contrasts.csv": as_csv(contrasts(comparison)),
+        "contrasts.csv": as_csv(contrasts(comparison), FIELDS),
         "summary.json": _summary(comparison, settings, validation, lines),
     }
     for name, text in texts.items():

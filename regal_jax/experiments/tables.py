@@ -81,11 +81,12 @@ def graphs_csv(comparison: Comparison) -> str:
     return as_csv(lines)
 
 
-def as_csv(lines: Sequence[Mapping[str, Any]]) -> str:
-    """One line of CSV per record, with the names of the first record as the head."""
+def as_csv(lines: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> str:
+    """One line of CSV per record, below a head: ``names``, by default those of the first record."""
     text = io.StringIO()
-    if lines:
-        writer = csv.DictWriter(text, list(lines[0]), lineterminator="\n")
+    head = list(names or (lines[0] if lines else ()))
+    if head:
+        writer = csv.DictWriter(text, head, lineterminator="\n")
         writer.writeheader()
         writer.writerows(lines)
     return text.getvalue()

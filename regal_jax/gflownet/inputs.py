@@ -10,6 +10,7 @@ from regal_jax.checks import check_kind, check_whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import MAX_DEVICES, Cluster, ComputationGraph
 from regal_jax.graph.pairing import allowed_matrix, runtime_matrix
+from regal_jax.ordering.precedence import MOST_OPS
 from regal_jax.ordering.relations import Relation, relation_matrix
 from regal_jax.runtime.interrupts import interruptible
 
@@ -94,7 +95,7 @@ def make_schedule_inputs(
     check_kind("graph", graph, ComputationGraph)
     check_kind("cluster", cluster, Cluster)
     size, most = graph.num_ops, cluster.num_devices
-    n = max(size, 1) if ops is None else check_whole("schedule inputs: ops", ops, 1, 2**16 - 1)
+    n = max(size, 1) if ops is None else check_whole("schedule inputs: ops", ops, 1, MOST_OPS)
     d = most if devices is None else check_whole("schedule inputs: devices", devices, 1, MAX_DEVICES)
     if size > n:
         raise ConfigError(f"schedule inputs: graph {graph.name!r} has {size} ops, more than {n}; give more")

@@ -8,7 +8,7 @@ from regal_jax.checks import shown, whole
 from regal_jax.errors import GraphError
 from regal_jax.graph.computation_graph import ComputationGraph
 from regal_jax.graph.units import Quantity, parse_bytes, parse_time
-from regal_jax.graph.validation import MAX_BYTES
+from regal_jax.graph.validation import MAX_BYTES, plain_unit
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["GraphBuilder"]
@@ -97,19 +97,25 @@ class GraphBuilder:
         for field, given in lists.items():
             if isinstance(given, str) or not isinstance(given, Iterable):
                 raise self._error(name, f"{field}: {given!r} must be a list, such as [{given!r}]")
-        ports = frozenset(keep)
-        if not ports <= set(range(len(outputs))):
-            raise self._error(name, f"keep {list(ports)}: it has {len(outputs)} outputs; use their ports")
         temp = self._bytes(name, "temp_bytes", temp_bytes)
         sizes = [self._bytes(name, f"output {p}", b) for p, b in enumerate(outputs)]
+        kept = list(keep)
+        ports = [whole(p, 0, len(sizes) - 1) for p in kept]
+        if None in ports:
+            raise self._error(name, f"keep {shown(kept)}: it has {len(sizes)} outputs; use their ports")
+        devices = None if allowed_devices is None else list(allowed_devices)
+        try:
+            allowed = None if devices is None else tuple(sorted(set(devices)))
+        except TypeError:
+            raise self._error(name, f"allowed_devices {shown(devices)}: give device indices") from None
         self._names.append(name)
         self._kinds.append(kind)
         self._runtimes.append(runtime)
         self._temps.append(temp)
-        self._allowed.append(None if allowed_devices is None else tuple(sorted(set(allowed_devices))))
+        self._allowed.append(allowed)
         self._groups.append(colocation_group)
         self._outputs.append(sizes)
-        self._keeps.append(ports)
+        self._keeps.append(frozenset(port for port in ports if port is not None))
         self._inputs.append(tuple(inputs))
         self._controls.append(tuple(control_inputs))
         self._residents.append(resident)
@@ -121,6 +127,7 @@ class GraphBuilder:
         Raises:
           GraphError: An op or tensor is missing, or a rule of `ComputationGraph` is broken.
         """
+        unit = plain_unit(self.name, self.time_unit)
         index = {name: o for o, name in enumerate(self._names)}
         counts = [len(sizes) for sizes in self._outputs]
         offset = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
@@ -138,7 +145,7 @@ class GraphBuilder:
             name=self.name,
             op_names=tuple(self._names),
             op_kinds=tuple(self._kinds),
-            runtime=self._runtime_array(),
+            runtime=self._runtime_array(unit),
             temp_bytes=np.array(self._temps, dtype=np.int64),
             allowed_devices=tuple(self._allowed),
             colocation_group=tuple(self._groups),
@@ -152,7 +159,7 @@ class GraphBuilder:
             edge_op=edge[:, 1],
             control_source=control[:, 0],
             control_target=control[:, 1],
-            time_unit=self.time_unit,
+            time_unit=unit,
             resident=np.array(self._residents),
         )
 
@@ -169,12 +176,12 @@ class GraphBuilder:
         exact = whole(value)
         return int(number) if exact is None else exact
 
-    def _runtime_array(self) -> np.ndarray:
+    def _runtime_array(self, unit: str) -> np.ndarray:
         rows: list[list[float]] = []
         for name, runtime in zip(self._names, self._runtimes, strict=True):
             many = [runtime] if np.ndim(runtime) == 0 else runtime  # pyright: ignore[reportArgumentType]
             try:
-                rows.append([parse_time(r, self.time_unit, "runtime") for r in many])  # pyright: ignore
+                rows.append([parse_time(r, unit, "runtime") for r in many])  # pyright: ignore
             except ValueError as error:
                 raise self._error(name, str(error)) from None
         widths = {len(row) for row in rows} - {1}

@@ -11,7 +11,7 @@ import numpy as np
 from regal_jax.graph.html import html_rows
 from regal_jax.graph.topology import offsets, rows, successors, topological_order
 from regal_jax.graph.units import format_bytes, format_time
-from regal_jax.graph.validation import DTYPES, as_array, plain, refusal, validate
+from regal_jax.graph.validation import DTYPES, as_array, plain, plain_unit, refusal, validate
 
 if TYPE_CHECKING:
     import networkx
@@ -86,6 +86,7 @@ class ComputationGraph:
         # Plain tuples, ints and texts: the content hash must not depend on the types that were given.
         for field in ("op_names", "op_kinds", "allowed_devices", "colocation_group"):
             object.__setattr__(self, field, tuple(map(plain, getattr(self, field))))
+        object.__setattr__(self, "time_unit", plain_unit(self.name, self.time_unit))
         validate(self)
 
     # Sizes and names ---------------------------------------------------------------------------

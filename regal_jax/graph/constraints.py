@@ -4,16 +4,16 @@ import dataclasses
 import difflib
 import fnmatch
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph.computation_graph import ComputationGraph
 
-__all__ = ["Colocate", "Pin", "constrain"]
+__all__ = ["Colocate", "Pin", "constrain", "plain_constraints"]
 
-Pin = Mapping[str, int | Sequence[int]]
+Pin = Mapping[str, int | Collection[int]]
 """Pattern over op names -> the device or devices on which its ops may run."""
 Colocate = str | Sequence[str]
 """Patterns over op names; the ops of each share a device."""
@@ -55,10 +55,7 @@ def constrain(
       >>> graph.allowed_devices
       ((0,), (0,), None)
     """
-    patterns = _patterns(colocate)
-    pin = {} if pin is None else pin
-    if not isinstance(pin, Mapping):
-        raise ConfigError(f"pin: {pin!r} must be a mapping such as {{'encoder/*': 0}}")
+    pin, patterns = plain_constraints(pin, colocate)
     if not pin and not patterns:
         return graph
     groups = _groups(graph, patterns)
@@ -67,12 +64,18 @@ def constrain(
     return dataclasses.replace(graph, allowed_devices=tuple(allowed), colocation_group=tuple(groups))
 
 
-def _patterns(colocate: Any) -> list[str]:
-    if isinstance(colocate, str):
-        return [colocate]
+def plain_constraints(pin: Any, colocate: Any) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+    """The arguments of `constrain` as tuples, which can be read twice and written to a file.
+
+    Raises:
+      ConfigError: An argument or the devices of a pin are of another kind.
+    """
+    if pin is not None and not isinstance(pin, Mapping):
+        raise ConfigError(f"pin: {pin!r} must be a mapping such as {{'encoder/*': 0}}")
     if not isinstance(colocate, Iterable):
         raise ConfigError(f"colocate: {colocate!r} must be a pattern such as 'encoder/*', or a list of them")
-    return list(colocate)
+    pins = {pattern: _devices(pattern, given) for pattern, given in (pin or {}).items()}
+    return pins, (colocate,) if isinstance(colocate, str) else tuple(colocate)
 
 
 def _groups(graph: ComputationGraph, patterns: Sequence[str]) -> list[str | None]:
@@ -91,11 +94,16 @@ def _groups(graph: ComputationGraph, patterns: Sequence[str]) -> list[str | None
     return groups
 
 
-def _allowed(graph: ComputationGraph, pin: Pin, devices: int | None) -> list[tuple[int, ...] | None]:
+def _allowed(
+    graph: ComputationGraph, pin: Mapping[str, tuple[int, ...]], devices: int | None
+) -> list[tuple[int, ...] | None]:
     allowed = list(graph.allowed_devices)
     by: dict[int, str] = {}
-    for pattern, given in pin.items():
-        wanted = _devices(pattern, given, devices)
+    for pattern, wanted in pin.items():
+        if devices is not None and wanted[-1] >= devices:
+            raise ConfigError(
+                f"pin: {pattern!r}: there is no device {shown(wanted[-1])}; the cluster has {devices}, from 0"
+            )
         for o in _matches(graph, pattern, "pin"):
             before = allowed[o]
             common = wanted if before is None else tuple(k for k in before if k in wanted)
@@ -111,19 +119,15 @@ def _allowed(graph: ComputationGraph, pin: Pin, devices: int | None) -> list[tup
     return allowed
 
 
-def _devices(pattern: str, given: int | Sequence[int], devices: int | None) -> tuple[int, ...]:
+def _devices(pattern: str, given: Any) -> tuple[int, ...]:
+    """The devices of a pin, ascending."""
     items = list(given) if isinstance(given, Iterable) else [given]
     numbers = {whole(k, 0) for k in items}
     if not items or None in numbers:
         raise ConfigError(
             f"pin: {pattern!r}: {shown(given)} must be the index of a device, from 0, or several"
         )
-    wanted = tuple(sorted(k for k in numbers if k is not None))
-    if devices is not None and wanted[-1] >= devices:
-        raise ConfigError(
-            f"pin: {pattern!r}: there is no device {shown(wanted[-1])}; the cluster has {devices}, from 0"
-        )
-    return wanted
+    return tuple(sorted(k for k in numbers if k is not None))
 
 
 def _matches(graph: ComputationGraph, pattern: str, what: str) -> list[int]:

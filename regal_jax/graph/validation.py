@@ -12,7 +12,7 @@ from regal_jax.graph.units import TIME_UNITS
 if TYPE_CHECKING:
     from regal_jax.graph.computation_graph import ComputationGraph
 
-__all__ = ["DTYPES", "MAX_BYTES", "as_array", "plain", "refusal", "validate"]
+__all__ = ["DTYPES", "MAX_BYTES", "as_array", "plain", "plain_unit", "refusal", "validate"]
 
 MAX_BYTES: Final = 2**62
 """Largest sum of all sizes in a graph; int64 sums of larger ones could overflow."""
@@ -63,6 +63,22 @@ def plain(value: object) -> object:
     return value if found is None else found
 
 
+def plain_unit(graph: object, unit: object) -> str:
+    """A unit of time as plans and files have it: ``"s"``, ``"ms"``, ``"us"`` or ``"ns"``.
+
+    Args:
+      graph: Name of the graph, for the error.
+      unit: A key of `TIME_UNITS`.
+
+    Raises:
+      GraphError: It is none.
+    """
+    if not isinstance(unit, str) or unit not in TIME_UNITS:
+        known = ", ".join(filter(str.isascii, TIME_UNITS))
+        raise GraphError(f"graph {graph!r}: time_unit: unknown {unit!r}; use one of {known}")
+    return str(unit) if unit.isascii() else "us"
+
+
 def refusal(g: "ComputationGraph", message: str) -> GraphError:
     """An error that names the graph."""
     return GraphError(f"graph {g.name!r}: {message}")
@@ -87,8 +103,6 @@ def _check_shapes(g: "ComputationGraph") -> None:
     n, t = len(g.op_names), len(g.tensor_op)
     if n == 0:
         raise refusal(g, "empty; add at least one op")
-    if g.time_unit not in TIME_UNITS:
-        raise refusal(g, f"time_unit: unknown {g.time_unit!r}; use one of {', '.join(TIME_UNITS)}")
     for field, length in (
         ("op_kinds", n), ("runtime", n), ("temp_bytes", n), ("allowed_devices", n),
         ("colocation_group", n), ("tensor_bytes", t), ("tensor_keep", t),

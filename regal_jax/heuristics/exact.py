@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from regal_jax.checks import check_whole, real, shown
 from regal_jax.errors import ConfigError, MissingExtraError
 from regal_jax.graph import (
     Cluster,
@@ -25,12 +26,16 @@ from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
 
 __all__ = ["cp_sat", "is_provable", "prove"]
 
+_MOST_WORKERS: Final = 10_000
+"""Largest number of threads that CP-SAT takes."""
 _HORIZON: Final = 10**9
 """Approximate upper limit of the sum of times after conversion to whole numbers."""
 _EQUAL: Final = 1e-6
 """Units by which a makespan may exceed a whole number and be equal to it."""
 _ROUNDED: Final = 10**6
 """The same limit if times must be rounded; finer steps only make proofs slower."""
+_FAR: Final = 100
+"""Ratio of the sum of all times to a known makespan from which only times up to that makespan count."""
 
 _BLINK: Final = 0.1
 """Seconds."""
@@ -39,7 +44,8 @@ _PROVABLE_OPS: Final = {TransferModel.FREE: 256, TransferModel.DELAY: 32, Transf
 _PROVABLE_CHOICES: Final = 512
 """Largest number of pairs of an op and a device, and of a tensor and a device where transfers take time."""
 _PROVABLE_TIMES: Final = 1e-290
-"""Least sum of all times. Smaller times have no scale on which they are whole numbers."""
+"""Least sum of all times, and least makespan that may limit them. Smaller times have no scale on which they
+are whole numbers."""
 
 
 def _solve(solver: Any, model: Any) -> Any:
@@ -90,10 +96,9 @@ def cp_sat(
       ConfigError: A limit is out of range, or the model does not cover the problem.
       ClusterError: The cluster does not fit the graph.
     """
-    if not time_limit > 0:
-        raise ConfigError(f"cp_sat: time_limit must be more than zero seconds, got {time_limit!r}")
-    if workers < 1:
-        raise ConfigError(f"cp_sat: workers must be at least 1, got {workers!r}")
+    if real(time_limit, above=0, infinite=True) is None:
+        raise ConfigError(f"cp_sat: time_limit must be more than zero seconds, got {shown(time_limit)}")
+    workers = check_whole("cp_sat: workers", workers, 1, _MOST_WORKERS)
     objective = Objective(objective)
     _check_supported(graph, cluster, objective)
     cp_model = _cp_model()
@@ -214,6 +219,11 @@ def _check_supported(graph: ComputationGraph, cluster: Cluster, objective: Objec
             f"cp_sat: {objective.replace('-', ' ')} is supported where memory cannot run out: give every "
             f"device {_most_bytes(graph)} bytes or inf"
         )
+    if objective is Objective.MAKESPAN and 0 < makespan_upper_bound(graph, cluster) < _PROVABLE_TIMES:
+        raise ConfigError(
+            f"cp_sat: the times of graph {graph.name!r} add up to less than {_PROVABLE_TIMES:g} "
+            f"{graph.time_unit}, too little to be counted; choose another time unit"
+        )
 
 
 def _scale(values: np.ndarray, total: float) -> tuple[float, bool]:
@@ -239,6 +249,12 @@ class _Makespan:
         cost = transfer_times(graph, cluster)
         total = makespan_upper_bound(graph, cluster)
         self.scale, exact = _scale(np.append(runtime.ravel(), cost.ravel()), total)
+        longest = hint.makespan
+        if not exact and total > _FAR * longest >= _FAR * _PROVABLE_TIMES:
+            # Steps of the sum would be too coarse. What takes longer than the hint is in no better schedule.
+            runtime, cost = np.minimum(runtime, 2 * longest), np.minimum(cost, 2 * longest)
+            total = longest
+            self.scale, exact = _scale(np.append(runtime.ravel(), cost.ravel()), total)
         self.resolution = 0.0 if exact else 1 / self.scale
         self.runtime = np.rint(runtime * self.scale).astype(int).tolist()
         self.cost = np.rint(cost * self.scale).astype(int).tolist()

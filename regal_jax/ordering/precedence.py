@@ -12,6 +12,7 @@ from regal_jax.problem import Problem
 from regal_jax.programs import Program
 
 __all__ = [
+    "MOST_OPS",
     "check_keys",
     "check_orders",
     "check_priorities",
@@ -26,7 +27,8 @@ __all__ = [
 ]
 
 
-_MOST: Final = 2**16 - 1
+MOST_OPS: Final = 2**16 - 1
+"""Largest number of ops of a graph that networks order or schedule: 16 bits number them."""
 
 
 def run(program: Program, *arguments: Any) -> Any:
@@ -47,8 +49,8 @@ def one_device(problem: Problem) -> Problem:
             f"ordering: the problem has {problem.num_devices} devices, but orders are for one; "
             "make it with Cluster.uniform(1)"
         )
-    if problem.bucket.ops > _MOST:
-        raise ConfigError(f"ordering: {problem.bucket.ops} ops are too many, at most {_MOST}; merge some")
+    if problem.bucket.ops > MOST_OPS:
+        raise ConfigError(f"ordering: {problem.bucket.ops} ops are too many, at most {MOST_OPS}; merge some")
     return problem
 
 

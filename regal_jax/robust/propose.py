@@ -196,7 +196,7 @@ def propose(
       temperature: Temperature of ``"gflownet"``. Lower values give better and less diverse plans. ``"ppo"``
         uses 0.25, with which it was trained.
       evaluations: Budget of each run of ``"brkga"``, ``"brkga-runs"`` and ``"scenario-runs"``; by default
-        their own. The other sources ignore it.
+        their own. Other sources have no budget.
       choose: Which plans are kept, and in which order. ``"scenarios"``: those that together do best where
         costs differ from the proxy (`regal_jax.robust.cover`), so that the first few are worth trying;
         ``"proxy"``: those of the smallest makespans, as in the paper; or `regal_jax.robust.Scenarios` with
@@ -211,7 +211,7 @@ def propose(
       InfeasiblePlanWarning: No plan fits the memory.
 
     Raises:
-      ConfigError: An argument is not allowed.
+      ConfigError: An argument is not allowed, or the source has no budget.
       ClusterError: The cluster cannot run the graph.
       PlanError: A source proposed an invalid schedule.
 
@@ -240,6 +240,8 @@ def propose(
         source = automatic_source(file)
     options = {} if evaluations is None or source not in _SEARCHES else {"evaluations": evaluations}
     name, proposer = make_source(source, weights=file, temperature=temperature, **options)
+    if evaluations is not None and not options:
+        raise ConfigError(f"evaluations: {name} has no budget; leave it out, or use {', '.join(_SEARCHES)}")
     with interruptible():
         key, chooses = jax.random.split(as_key(seed))
         sequence, devices = _pair(proposer.propose(graph, cluster, count, key), name)

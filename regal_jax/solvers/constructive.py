@@ -3,11 +3,12 @@
 import dataclasses
 from typing import ClassVar
 
-from regal_jax.checks import check_kind, known_name
+from regal_jax.checks import check_kind, known_name, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.heuristics import HEURISTICS
 from regal_jax.plan import Plan
 from regal_jax.solvers.protocol import Constructive, Instance
+from regal_jax.solvers.topoformer import check_field
 
 __all__ = ["CpSat", "Heuristic"]
 
@@ -59,6 +60,13 @@ class CpSat(Constructive):
     name: ClassVar[str] = "cp-sat"
     time_limit: float = 60.0
     workers: int = 2
+
+    def __post_init__(self) -> None:
+        seconds = real(self.time_limit, above=0, infinite=True)
+        if seconds is None:
+            raise ConfigError(f"CpSat: time_limit is {shown(self.time_limit)}; give a number above zero")
+        object.__setattr__(self, "time_limit", seconds)
+        check_field(self, "workers", 1)
 
     def construct(self, instance: Instance) -> Plan:
         """The best plan that was found.

@@ -116,6 +116,14 @@ class _Stages:
 
 
 @dataclasses.dataclass(frozen=True)
+class _Searches:
+    brkga: BrkgaConfig
+    list_search: ListSearchConfig
+    peak_search: PeakSearchConfig
+    prove: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class Auto(Solver):
     """The default: a search on the host, and BRKGA where that may improve its plan.
 
@@ -155,9 +163,9 @@ class Auto(Solver):
                 raise ConfigError(f"Auto: {name} is {given!r}; give a {kind.__name__}")
 
     @property
-    def config(self) -> BrkgaConfig:
-        """The settings of BRKGA."""
-        return self.brkga
+    def config(self) -> Any:
+        """The settings without the policy. ``parts`` of a plan's provenance has those of each turn."""
+        return settings_of(self, _Searches)
 
     @property
     def guide(self) -> Guide | None:
