@@ -481,6 +481,44 @@ def test_a_branch_of_cond_and_inlined_blocks():
             same(runs(x), module(x))
 
 
+class Stopped(nn.Module):
+    """Parts of which autograd has no gradient, one of them under autocast, and a checkpointed block."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.target = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        y = torch.utils.checkpoint.checkpoint(self.layer, x, use_reentrant=True)
+        with torch.no_grad():
+            still, half = self.layer(x), self.target(x).chunk(2, -1)[0]
+            self.mean.mul_(0.5).add_(y.mean(0))
+            with torch.enable_grad():
+                moving = self.layer(x).sin()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.no_grad():
+                mask = self.target(x).relu()
+            z = self.layer(y) * mask
+        return y * still + y.detach().exp() + moving * half.sum() + z.float() + self.mean
+
+
+def test_what_has_no_gradient_in_pytorch_has_none_here():
+    module, plain = twins(Stopped)
+    x = torch.randn(3, 4, requires_grad=True)
+    with torch.no_grad():  # Where it is traced makes no difference.
+        runs, _ = planned(module, (x,), form="gradient", loss=squares)
+    loss, gradients = runs(x)
+    wanted = squares(plain(x))
+    wanted.backward()
+    torch.testing.assert_close(loss, wanted.detach())
+    assert plain.target.weight.grad is None
+    assert gradients["target.weight"] is None
+    torch.testing.assert_close(gradients["layer.weight"], plain.layer.weight.grad)
+    torch.testing.assert_close(gradients["layer.bias"], plain.layer.bias.grad)
+    same(module.mean, plain.mean)
+
+
 def test_parameters_are_shared_and_loaded_values_count():
     module, other = nn.Linear(4, 2), nn.Linear(4, 2)
     x = torch.randn(3, 4)
