@@ -252,6 +252,50 @@ def test_nnx_objects_are_updated_in_place():
     assert not np.array_equal(model.kernel[...], nnx.Linear(8, 8, rngs=nnx.Rngs(0)).kernel[...])
 
 
+class Counts(nnx.Module):
+    """A dropout layer that has a flag, a table of settings, and a number of its calls."""
+
+    def __init__(self):
+        self.drop, self.scales = nnx.Dropout(0.5, rngs=nnx.Rngs(0)), {"by": 2}
+        self.calls, self.counting = 0, False
+
+    def __call__(self, x):
+        self.calls += self.counting
+        return self.drop(x) * self.scales["by"]
+
+
+def test_a_flag_of_an_nnx_object_that_changes_is_another_program():
+    def fn(model, x):
+        return model(x) + jnp.sin(x)
+
+    model, still = Counts(), Counts()
+    still.eval()
+    plan = planned(fn, still, X)
+    run = execute(planned(fn, model, X), fn)
+    assert not np.array_equal(run(model, X), np.sin(X) + 2 * X)
+    model.eval()
+    with pytest.raises(PlanError, match="plan the graph of this function"):
+        run(model, X)
+    run = execute(plan, fn)
+    close(run(model, X), np.sin(X) + 2 * X)
+    model.scales["by"] = 3
+    close(run(model, X), np.sin(X) + 3 * X)
+
+
+def test_changes_of_nnx_objects_that_are_no_arrays_are_refused():
+    def adds(model, x):
+        model.kept = nnx.Variable(x)
+        return model(x)
+
+    model = Counts()
+    with pytest.raises(FormatError, match="changes an NNX object in more than its arrays"):
+        execute(planned(adds, model, X), adds)(model, X)
+    assert not hasattr(model, "kept")
+    model.counting = True
+    with pytest.raises(FormatError, match=r"keep numbers that change in an nnx.Variable"):
+        execute(planned(Counts.__call__, model, X), Counts.__call__)(model, X)
+
+
 def test_values_are_released_after_their_last_reader(monkeypatch):
     """A chain of ops that changes its device each time holds few arrays at once."""
 

@@ -75,11 +75,12 @@ class PlannedFunction:
         fixed = static_key("regal_jax.execute", {i: args[i] for i in static if isinstance(i, int)})
         rest = [a for i, a in enumerate(args) if i not in static]
         leaves = tuple((leaf.arg, leaf.name, *_signature(leaf.value)) for leaf in call.leaves)
-        key = (fixed, jax.tree.structure((rest, dict(kwargs)), is_leaf=is_nnx), leaves)
+        key = (fixed, call.fixed, jax.tree.structure((rest, dict(kwargs)), is_leaf=is_nnx), leaves)
         # Other threads wait, instead of each compiling the same segments.
         with self._lock:
             if key not in self._programs:
                 traced = trace_call(self._fn, args, kwargs, static, self.plan.graph_name)
+                traced.call.check_kept()
                 self._programs[key] = _Program(self.plan, traced, self._devices, donated)
             return self._programs[key]
 
