@@ -569,6 +569,45 @@ def test_other_arguments_are_refused(given, message):
         runs(*given)
 
 
+class Differs(nn.Module):
+    """Arguments of one shape, whose order matters."""
+
+    def forward(self, x, a, b=None, **more):
+        return x["p"] - 2 * x["q"] + 3 * a - 4 * b + 5 * more.get("c", 0)
+
+
+@pytest.mark.parametrize("names", [(), ("b", "a"), ("c", "b", "a")])
+def test_arguments_may_be_given_by_name_and_in_any_order(names):
+    p, q, a, b, c = torch.randn(5, 3)
+    named = {"a": a, "b": b, "c": c}
+    args = ({"p": p, "q": q}, *([] if names else [a, b]))
+    kwargs = {name: named[name] for name in names}
+    plan = order(from_torch(Differs(), *args, kwargs=kwargs), evaluations=10)
+    runs = apply_to_torch(plan, Differs(), *args, kwargs=kwargs)
+    expected = p - 2 * q + 3 * a - 4 * b + 5 * (c if "c" in names else 0)
+    rest = {"c": c} if "c" in names else {}
+    for x in ({"p": p, "q": q}, {"q": q, "p": p}):
+        for got in (runs(x, a, b, **rest), runs(x, b=b, a=a, **rest), runs(**rest, a=a, b=b, x=x)):
+            torch.testing.assert_close(got, expected)
+    for args, kwargs in (((x, a), rest), ((x, a, b), {"a": a, **rest}), ((x, a), {"d": b, **rest})):
+        with pytest.raises(ConfigError, match="apply a plan for these arguments"):
+            runs(*args, **kwargs)
+    with pytest.raises(ConfigError, match=r"key\(s\): .* apply a plan for these arguments"):
+        runs({"p": p, "r": q}, a, b, **rest)
+
+
+def test_another_mode_is_refused():
+    module, x = nn.Sequential(nn.Linear(16, 4), nn.Dropout(0.5)), torch.randn(3, 16)
+    runs, _ = planned(module, (x,))
+    runs.eval()
+    with pytest.raises(ConfigError, match="traced in another mode"):
+        runs(x)
+    runs.train()
+    runs(x)
+    still, _ = planned(module.eval(), (x,))
+    same(still(x), module(x).detach())
+
+
 def test_another_number_is_refused():
     make, args, kwargs = CASES[2]
     runs, _ = planned(make(), args, kwargs)
@@ -582,8 +621,9 @@ def test_what_does_not_fit_is_refused():
     plan = random_plan(graph, Cluster.uniform(2), np.random.default_rng(0))
     with pytest.raises(ConfigError, match="for 2 devices and there are 1"):
         apply_to_torch(plan, module, x)
-    with pytest.raises(ConfigError, match="devices: "):
-        apply_to_torch(order(graph), module, x, devices=["tpuX"])
+    for devices in (["tpuX"], ["cuda:77"], 3, [None]):
+        with pytest.raises(ConfigError, match="devices: "):
+            apply_to_torch(order(graph), module, x, devices=devices)
     with pytest.raises(PlanError, match="plan the graph of this module"):
         apply_to_torch(order(graph), nn.Sequential(nn.Linear(4, 2), nn.ReLU()), x)
     with pytest.raises(FormatError, match=r"give a torch\.nn\.Module"):
