@@ -296,6 +296,40 @@ def test_changes_of_nnx_objects_that_are_no_arrays_are_refused():
         execute(planned(Counts.__call__, model, X), Counts.__call__)(model, X)
 
 
+def changes(reference, x):
+    reference[...] += jnp.sin(x) @ x
+    y = jnp.cos(x)
+    reference[0] += y[0]
+    return reference[:1] * 2 + y[:1]
+
+
+@pytest.mark.parametrize("how", ["made", "given", "closed over"])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_reference_keeps_its_array_between_segments_and_after_the_call(how, seed):
+    ours, theirs = jax.new_ref(jnp.asarray(X)), jax.new_ref(jnp.asarray(X))
+
+    def made(x):
+        reference = jax.new_ref(x)
+        return changes(reference, x), jax.freeze(reference)
+
+    def closed(x):
+        return changes(ours, x)
+
+    fn, args = {"made": (made, [X]), "given": (changes, [ours, X]), "closed over": (closed, [X])}[how]
+    touching = ("reference", "constant_", "new_ref", "get", "swap", "addupdate", "freeze")
+    names = [name for name in from_jax(fn, *args).op_names if name.startswith(touching)]
+    graph = from_jax(fn, *args, pin=dict.fromkeys(names, 1), input_devices={0: int(how == "given")})
+    plan = random_plan(graph, Cluster.uniform(3, transfer=BLOCKING), np.random.default_rng(seed))
+    actions = actions_of(plan, trace_call(fn, args, {}, frozenset(), "fn"))
+    segments = [action for action in actions if isinstance(action, Segment)]
+    assert sum(segment.device == 1 for segment in segments) > 1
+    run = execute(plan, fn)
+    for _ in range(2):
+        close(run(*args), jax.jit(made)(X) if how == "made" else jax.jit(changes)(theirs, X))
+    if how != "made":
+        close(ours[...], theirs[...])
+
+
 def test_values_are_released_after_their_last_reader(monkeypatch):
     """A chain of ops that changes its device each time holds few arrays at once."""
 
@@ -457,6 +491,21 @@ def test_ops_that_run_on_several_devices_themselves_are_refused():
 
     with pytest.raises(FormatError, match="shard_map runs on 2 devices itself"):
         execute(planned(fn, X), fn)(X)
+    both = jax.sharding.NamedSharding(mesh, spec("i"))
+    for name, put in (
+        ("sharding_constraint", jax.lax.with_sharding_constraint),
+        ("device_put", jax.device_put),
+    ):
+
+        def placed(x, put=put):
+            return put(jnp.sin(x), both) + 1
+
+        with pytest.raises(FormatError, match=f"{name} runs on 2 devices itself"):
+            execute(planned(placed, X), placed)(X)
+    run = execute(planned(loss, X, X), loss)
+    with jax.set_mesh(mesh), pytest.raises(ConfigError, match=r"call the function outside of jax\.set_mesh"):
+        run(X, X)
+    close(run(jax.device_put(X, both), X), loss(X, X))
 
 
 def test_a_plan_for_another_program_is_refused(tmp_path):
