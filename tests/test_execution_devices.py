@@ -569,3 +569,6 @@ def test_measured_links_make_a_cluster():
     assert measure_cluster(jax.devices()[:1]).num_devices == 1
     with pytest.raises(ConfigError, match="give at least one"):
         measure_cluster([])
+    for devices in (3, ["cpu"]):
+        with pytest.raises(ConfigError, match=r"measure_cluster: devices: .*; give some of jax\.devices"):
+            measure_cluster(devices)  # pyright: ignore[reportArgumentType]

@@ -632,6 +632,8 @@ def test_what_does_not_fit_is_refused():
         apply_to_torch(order(graph), module, x, form="backward")
     with pytest.raises(ConfigError, match="runs"):
         measure_torch(module, x, runs=0)
+    with pytest.raises(ConfigError, match="int is no function or module"):
+        measure_torch(3)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_module_without_data_is_refused():

@@ -4,16 +4,16 @@ import collections
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
-from regal_jax.checks import shown
 from regal_jax.errors import ConfigError
 from regal_jax.execution.devices.actions import Move, Segment, Wait, actions_of, homes_of, is_reference
+from regal_jax.execution.devices.links import given_devices
 from regal_jax.execution.devices.record import ExecutionRecord
 from regal_jax.execution.devices.run import Actions, Run, Uses
 from regal_jax.execution.devices.segments import Compiled, compile_segment
@@ -272,20 +272,11 @@ def execute(
     """
     plan = plan if isinstance(plan, Plan) else Plan.load(plan)
     count = plan.cluster.num_devices
-    if devices is not None and not isinstance(devices, Iterable):
-        raise ConfigError(
-            f"regal_jax.execute: devices: {shown(devices)} is no list; give some of jax.devices()"
-        )
-    found = list(jax.devices() if devices is None else devices)
+    found = given_devices("regal_jax.execute", devices)
     if len(found) < count:
         raise ConfigError(
             f"regal_jax.execute: the plan is for {count} devices and there are {len(found)}; plan for fewer, "
             f"or, on a CPU, set jax_num_cpu_devices to {count} before JAX is used"
-        )
-    strange = [device for device in found if not isinstance(device, jax.Device)]
-    if strange:
-        raise ConfigError(
-            f"regal_jax.execute: devices: {strange[0]!r} is no device; give some of jax.devices()"
         )
     if len(set(found[:count])) < count:
         raise ConfigError("regal_jax.execute: devices: each device of the plan needs a device of its own")
