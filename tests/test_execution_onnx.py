@@ -123,6 +123,8 @@ def test_measured_memory_falls_by_what_the_plan_says(tmp_path):
     assert table[5] == "outputs: equal"
     # With the models exchanged, the result is reported as worse.
     assert compare_onnx(tmp_path / "b.onnx", tmp_path / "a.onnx", threads=1).worse
+    again = compare_onnx(proto, apply_to_onnx(planned(proto, order), proto), threads=1)
+    assert (again.predicted_before, again.predicted_after) == (found.predicted_before, found.predicted_after)
 
 
 @st.composite
