@@ -252,6 +252,26 @@ def test_nnx_objects_are_updated_in_place():
     assert not np.array_equal(model.kernel[...], nnx.Linear(8, 8, rngs=nnx.Rngs(0)).kernel[...])
 
 
+class Layer:
+    """A callable object whose attributes have the names of those of planned and compiled functions."""
+
+    __name__ = "layer"
+
+    def __init__(self):
+        self.plan, self.record, self._fn, self._programs, self._lock = 1, 2, jnp.cos, None, None
+
+    def __call__(self, x):
+        return jnp.sin(x) @ x
+
+
+def test_attributes_of_a_callable_object_stay_its_own():
+    layer = Layer()
+    plan = planned(layer, X)
+    run = execute(plan, layer)
+    close(run(X), layer(X))
+    assert (run.plan, run.record, run.__name__) == (plan, None, "layer")
+
+
 class Counts(nnx.Module):
     """A dropout layer that has a flag, a table of settings, and a number of its calls."""
 

@@ -51,7 +51,7 @@ class PlannedFunction:
         self._trace = trace
         self._programs: dict[Any, _Program] = {}
         self._lock = threading.Lock()
-        functools.update_wrapper(self, fn)
+        functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         known = [*range(len(args)), *kwargs]
