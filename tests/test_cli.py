@@ -12,7 +12,7 @@ import pytest
 
 from regal_jax.cli import machine, main
 from regal_jax.graph import DEFAULT_LINK, LINKS, Cluster
-from regal_jax.importers import load_graph
+from regal_jax.importers import FORMATS, load_graph
 from regal_jax.plan import Plan
 
 STG = """\
@@ -211,6 +211,14 @@ def test_generate_import_show(capsys):
     assert "examples" in capsys.readouterr().out
 
 
+def test_a_plan_that_is_shown_has_no_options_of_a_graph(stg, capsys):
+    assert run("optimize", stg, "--method", "bfs", "--quiet", "--out", "plan.json") == 0
+    assert run("show", "plan.json") == 0
+    for options in (["--example", "mlp"], ["--profile", "cpu"], ["--dim", "batch=2"], ["--in-place"]):
+        assert run("show", "plan.json", *options) == 2
+        assert f"{options[0]} has no meaning for the plan 'plan.json'" in capsys.readouterr().err
+
+
 BAD = {
     "no such file": ["optimize", "absent.stg"],
     "a folder": ["optimize", "."],
@@ -236,6 +244,8 @@ BAD = {
     "empty": ["optimize", "empty.json"],
     "nested": ["optimize", "nested.json"],
     "garbage plan": ["verify", "garbage.pbtxt", "graph.stg"],
+    "a picture of the list of examples": ["show", "--plot", "x.png"],
+    "a device of the list of examples": ["show", "--profile", "cpu"],
     "no command": [],
 }
 
@@ -281,6 +291,7 @@ def test_help_teaches(capsys):
         assert stop.value.code == 0
     out = capsys.readouterr().out
     assert "rendezvous" in out
+    assert all(suffix in out for each in FORMATS.values() for suffix in each.suffixes if ".gz" not in suffix)
     assert "exit codes" in out
     assert "jaxlib" in out
 

@@ -311,6 +311,17 @@ def test_the_decorator_binds_methods_and_needs_parentheses():
         regal_jax.compile(wide)
 
 
+def test_a_callable_object_may_have_attributes_of_any_name():
+    class Scale:
+        def __init__(self):
+            self._programs = self._options = None
+
+        def __call__(self, x):
+            return 2 * x
+
+    assert regal_jax.compile(evaluations=10)(Scale())(jnp.ones(2)).tolist() == [2, 2]
+
+
 def test_a_second_time_nothing_is_searched(monkeypatch):
     first = compiled(wide, X)
     monkeypatch.setattr(program, "find_candidates", None)

@@ -252,6 +252,104 @@ def test_nnx_objects_are_updated_in_place():
     assert not np.array_equal(model.kernel[...], nnx.Linear(8, 8, rngs=nnx.Rngs(0)).kernel[...])
 
 
+class Layer:
+    """A callable object whose attributes have the names of those of planned and compiled functions."""
+
+    __name__ = "layer"
+
+    def __init__(self):
+        self.plan, self.record, self._fn, self._programs, self._lock = 1, 2, jnp.cos, None, None
+
+    def __call__(self, x):
+        return jnp.sin(x) @ x
+
+
+def test_attributes_of_a_callable_object_stay_its_own():
+    layer = Layer()
+    plan = planned(layer, X)
+    run = execute(plan, layer)
+    close(run(X), layer(X))
+    assert (run.plan, run.record, run.__name__) == (plan, None, "layer")
+
+
+class Counts(nnx.Module):
+    """A dropout layer that has a flag, a table of settings, and a number of its calls."""
+
+    def __init__(self):
+        self.drop, self.scales = nnx.Dropout(0.5, rngs=nnx.Rngs(0)), {"by": 2}
+        self.calls, self.counting = 0, False
+
+    def __call__(self, x):
+        self.calls += self.counting
+        return self.drop(x) * self.scales["by"]
+
+
+def test_a_flag_of_an_nnx_object_that_changes_is_another_program():
+    def fn(model, x):
+        return model(x) + jnp.sin(x)
+
+    model, still = Counts(), Counts()
+    still.eval()
+    plan = planned(fn, still, X)
+    run = execute(planned(fn, model, X), fn)
+    assert not np.array_equal(run(model, X), np.sin(X) + 2 * X)
+    model.eval()
+    with pytest.raises(PlanError, match="plan the graph of this function"):
+        run(model, X)
+    run = execute(plan, fn)
+    close(run(model, X), np.sin(X) + 2 * X)
+    model.scales["by"] = 3
+    close(run(model, X), np.sin(X) + 3 * X)
+
+
+def test_changes_of_nnx_objects_that_are_no_arrays_are_refused():
+    def adds(model, x):
+        model.kept = nnx.Variable(x)
+        return model(x)
+
+    model = Counts()
+    with pytest.raises(FormatError, match="changes an NNX object in more than its arrays"):
+        execute(planned(adds, model, X), adds)(model, X)
+    assert not hasattr(model, "kept")
+    model.counting = True
+    with pytest.raises(FormatError, match=r"keep numbers that change in an nnx.Variable"):
+        execute(planned(Counts.__call__, model, X), Counts.__call__)(model, X)
+
+
+def changes(reference, x):
+    reference[...] += jnp.sin(x) @ x
+    y = jnp.cos(x)
+    reference[0] += y[0]
+    return reference[:1] * 2 + y[:1]
+
+
+@pytest.mark.parametrize("how", ["made", "given", "closed over"])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_reference_keeps_its_array_between_segments_and_after_the_call(how, seed):
+    ours, theirs = jax.new_ref(jnp.asarray(X)), jax.new_ref(jnp.asarray(X))
+
+    def made(x):
+        reference = jax.new_ref(x)
+        return changes(reference, x), jax.freeze(reference)
+
+    def closed(x):
+        return changes(ours, x)
+
+    fn, args = {"made": (made, [X]), "given": (changes, [ours, X]), "closed over": (closed, [X])}[how]
+    touching = ("reference", "constant_", "new_ref", "get", "swap", "addupdate", "freeze")
+    names = [name for name in from_jax(fn, *args).op_names if name.startswith(touching)]
+    graph = from_jax(fn, *args, pin=dict.fromkeys(names, 1), input_devices={0: int(how == "given")})
+    plan = random_plan(graph, Cluster.uniform(3, transfer=BLOCKING), np.random.default_rng(seed))
+    actions = actions_of(plan, trace_call(fn, args, {}, frozenset(), "fn"))
+    segments = [action for action in actions if isinstance(action, Segment)]
+    assert sum(segment.device == 1 for segment in segments) > 1
+    run = execute(plan, fn)
+    for _ in range(2):
+        close(run(*args), jax.jit(made)(X) if how == "made" else jax.jit(changes)(theirs, X))
+    if how != "made":
+        close(ours[...], theirs[...])
+
+
 def test_values_are_released_after_their_last_reader(monkeypatch):
     """A chain of ops that changes its device each time holds few arrays at once."""
 
@@ -413,6 +511,21 @@ def test_ops_that_run_on_several_devices_themselves_are_refused():
 
     with pytest.raises(FormatError, match="shard_map runs on 2 devices itself"):
         execute(planned(fn, X), fn)(X)
+    both = jax.sharding.NamedSharding(mesh, spec("i"))
+    for name, put in (
+        ("sharding_constraint", jax.lax.with_sharding_constraint),
+        ("device_put", jax.device_put),
+    ):
+
+        def placed(x, put=put):
+            return put(jnp.sin(x), both) + 1
+
+        with pytest.raises(FormatError, match=f"{name} runs on 2 devices itself"):
+            execute(planned(placed, X), placed)(X)
+    run = execute(planned(loss, X, X), loss)
+    with jax.set_mesh(mesh), pytest.raises(ConfigError, match=r"call the function outside of jax\.set_mesh"):
+        run(X, X)
+    close(run(jax.device_put(X, both), X), loss(X, X))
 
 
 def test_a_plan_for_another_program_is_refused(tmp_path):
@@ -476,3 +589,6 @@ def test_measured_links_make_a_cluster():
     assert measure_cluster(jax.devices()[:1]).num_devices == 1
     with pytest.raises(ConfigError, match="give at least one"):
         measure_cluster([])
+    for devices in (3, ["cpu"]):
+        with pytest.raises(ConfigError, match=r"measure_cluster: devices: .*; give some of jax\.devices"):
+            measure_cluster(devices)  # pyright: ignore[reportArgumentType]

@@ -123,6 +123,8 @@ def test_measured_memory_falls_by_what_the_plan_says(tmp_path):
     assert table[5] == "outputs: equal"
     # With the models exchanged, the result is reported as worse.
     assert compare_onnx(tmp_path / "b.onnx", tmp_path / "a.onnx", threads=1).worse
+    again = compare_onnx(proto, apply_to_onnx(planned(proto, order), proto), threads=1)
+    assert (again.predicted_before, again.predicted_after) == (found.predicted_before, found.predicted_after)
 
 
 @st.composite
@@ -422,7 +424,7 @@ def test_other_plans_are_refused_in_one_line():
         PlanError, match=r"^the plan is for graph 'g' .*their ops differ; make a plan of this"
     ):
         apply_to_onnx(planned(other), proto)
-    with pytest.raises(PlanError, match="take the profile that the plan was made with"):
+    with pytest.raises(PlanError, match="take the profile and the sizes"):
         apply_to_onnx(planned(proto, profile="a100"), proto)
     assert names(apply_to_onnx(planned(proto, profile="a100"), proto, profile="a100")) == names(proto)
     plan = planned(proto)

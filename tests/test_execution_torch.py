@@ -481,6 +481,44 @@ def test_a_branch_of_cond_and_inlined_blocks():
             same(runs(x), module(x))
 
 
+class Stopped(nn.Module):
+    """Parts of which autograd has no gradient, one of them under autocast, and a checkpointed block."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.target = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x):
+        y = torch.utils.checkpoint.checkpoint(self.layer, x, use_reentrant=True)
+        with torch.no_grad():
+            still, half = self.layer(x), self.target(x).chunk(2, -1)[0]
+            self.mean.mul_(0.5).add_(y.mean(0))
+            with torch.enable_grad():
+                moving = self.layer(x).sin()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            with torch.no_grad():
+                mask = self.target(x).relu()
+            z = self.layer(y) * mask
+        return y * still + y.detach().exp() + moving * half.sum() + z.float() + self.mean
+
+
+def test_what_has_no_gradient_in_pytorch_has_none_here():
+    module, plain = twins(Stopped)
+    x = torch.randn(3, 4, requires_grad=True)
+    with torch.no_grad():  # Where it is traced makes no difference.
+        runs, _ = planned(module, (x,), form="gradient", loss=squares)
+    loss, gradients = runs(x)
+    wanted = squares(plain(x))
+    wanted.backward()
+    torch.testing.assert_close(loss, wanted.detach())
+    assert plain.target.weight.grad is None
+    assert gradients["target.weight"] is None
+    torch.testing.assert_close(gradients["layer.weight"], plain.layer.weight.grad)
+    torch.testing.assert_close(gradients["layer.bias"], plain.layer.bias.grad)
+    same(module.mean, plain.mean)
+
+
 def test_parameters_are_shared_and_loaded_values_count():
     module, other = nn.Linear(4, 2), nn.Linear(4, 2)
     x = torch.randn(3, 4)
@@ -531,6 +569,45 @@ def test_other_arguments_are_refused(given, message):
         runs(*given)
 
 
+class Differs(nn.Module):
+    """Arguments of one shape, whose order matters."""
+
+    def forward(self, x, a, b=None, **more):
+        return x["p"] - 2 * x["q"] + 3 * a - 4 * b + 5 * more.get("c", 0)
+
+
+@pytest.mark.parametrize("names", [(), ("b", "a"), ("c", "b", "a")])
+def test_arguments_may_be_given_by_name_and_in_any_order(names):
+    p, q, a, b, c = torch.randn(5, 3)
+    named = {"a": a, "b": b, "c": c}
+    args = ({"p": p, "q": q}, *([] if names else [a, b]))
+    kwargs = {name: named[name] for name in names}
+    plan = order(from_torch(Differs(), *args, kwargs=kwargs), evaluations=10)
+    runs = apply_to_torch(plan, Differs(), *args, kwargs=kwargs)
+    expected = p - 2 * q + 3 * a - 4 * b + 5 * (c if "c" in names else 0)
+    rest = {"c": c} if "c" in names else {}
+    for x in ({"p": p, "q": q}, {"q": q, "p": p}):
+        for got in (runs(x, a, b, **rest), runs(x, b=b, a=a, **rest), runs(**rest, a=a, b=b, x=x)):
+            torch.testing.assert_close(got, expected)
+    for args, kwargs in (((x, a), rest), ((x, a, b), {"a": a, **rest}), ((x, a), {"d": b, **rest})):
+        with pytest.raises(ConfigError, match="apply a plan for these arguments"):
+            runs(*args, **kwargs)
+    with pytest.raises(ConfigError, match=r"key\(s\): .* apply a plan for these arguments"):
+        runs({"p": p, "r": q}, a, b, **rest)
+
+
+def test_another_mode_is_refused():
+    module, x = nn.Sequential(nn.Linear(16, 4), nn.Dropout(0.5)), torch.randn(3, 16)
+    runs, _ = planned(module, (x,))
+    runs.eval()
+    with pytest.raises(ConfigError, match="traced in another mode"):
+        runs(x)
+    runs.train()
+    runs(x)
+    still, _ = planned(module.eval(), (x,))
+    same(still(x), module(x).detach())
+
+
 def test_another_number_is_refused():
     make, args, kwargs = CASES[2]
     runs, _ = planned(make(), args, kwargs)
@@ -544,8 +621,9 @@ def test_what_does_not_fit_is_refused():
     plan = random_plan(graph, Cluster.uniform(2), np.random.default_rng(0))
     with pytest.raises(ConfigError, match="for 2 devices and there are 1"):
         apply_to_torch(plan, module, x)
-    with pytest.raises(ConfigError, match="devices: "):
-        apply_to_torch(order(graph), module, x, devices=["tpuX"])
+    for devices in (["tpuX"], ["cuda:77"], 3, [None]):
+        with pytest.raises(ConfigError, match="devices: "):
+            apply_to_torch(order(graph), module, x, devices=devices)
     with pytest.raises(PlanError, match="plan the graph of this module"):
         apply_to_torch(order(graph), nn.Sequential(nn.Linear(4, 2), nn.ReLU()), x)
     with pytest.raises(FormatError, match=r"give a torch\.nn\.Module"):
@@ -554,6 +632,8 @@ def test_what_does_not_fit_is_refused():
         apply_to_torch(order(graph), module, x, form="backward")
     with pytest.raises(ConfigError, match="runs"):
         measure_torch(module, x, runs=0)
+    with pytest.raises(ConfigError, match="int is no function or module"):
+        measure_torch(3)  # pyright: ignore[reportArgumentType]
 
 
 def test_a_module_without_data_is_refused():

@@ -468,6 +468,26 @@ def test_what_cannot_be_traced_is_refused_in_one_line_with_its_cause(fn, args, f
     assert caught.value.__cause__ is not None
 
 
+class Reversed(torch.autograd.Function):
+    """A function whose gradient is not that of the ops in it."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.sin()
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return -gradients[0]
+
+
+def test_a_function_with_a_backward_of_its_own_has_only_a_forward_pass():
+    net = module(lambda m, x: Reversed.apply(m.w(x)), w=nn.Linear(3, 3))
+    assert kinds(from_torch(net, torch.empty(2, 3))) == ["aten.linear", "aten.sin"]
+    with pytest.raises(FormatError, match=r"torch.autograd.Function 'Reversed', .* use form='forward'"):
+        from_torch(net, torch.empty(2, 3), form="gradient")
+    assert Reversed.apply(torch.ones(2, requires_grad=True)).requires_grad  # It still works elsewhere.
+
+
 def test_sizes_that_depend_on_data_are_refused():
     with pytest.raises(FormatError, match=r"depends on the data") as caught:
         from_torch(module(lambda _, x: torch.nonzero(x)), torch.empty(3))

@@ -315,6 +315,21 @@ def test_symbolic_dimensions_have_the_given_sizes_or_1_with_a_warning(tmp_path):
         assert from_onnx(nameless).tensor_bytes.tolist() == [12, 12]
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dims": 3}, "dims: give a Mapping, got int"),
+        ({"input_devices": 1}, r"input_devices: 1 must be indices of devices, e\.g\. \(0, 1\)"),
+        ({"loop_trips": -1}, "loop_trips: -1 must be a whole number of at least 0"),
+        ({"loop_trips": 1.5}, r"loop_trips: 1\.5 must be"),
+    ],
+)
+def test_options_of_another_kind_are_refused(options, message):
+    proto = model(RELU, [info("x", 2)], [info("y", 2)])
+    with pytest.raises(ConfigError, match=message):
+        from_onnx(proto, **options)
+
+
 @pytest.mark.parametrize("size", [0, -1, 2.0, True, "8", 2**63])
 def test_sizes_of_dimensions_that_cannot_be_are_refused(size):
     proto = model(RELU, [info("x", "batch")], [info("y", "batch")])

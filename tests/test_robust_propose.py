@@ -435,8 +435,11 @@ def test_the_command_replaces_an_earlier_run_and_nothing_else(graph_file, tmp_pa
         (["--k", 3], "--k: goes with --target"),
         (["--source", "ppo", "--weights", "no-file"], "no-file"),
         (["--source", "random", "--weights", "x"], "random takes none"),
-        (["--temperature", 0], "temperature"),
-        (["--source", "random", "--evaluations", 5], "evaluations: random has no budget; leave it out"),
+        (["--source", "gflownet", "--temperature", 0], "temperature"),
+        (["--temperature", 1], "--temperature is for --source gflownet, not scenario-runs"),
+        (["--source", "ppo", "--temperature", 1], "--temperature is for --source gflownet, not ppo"),
+        (["--source", "random", "--evaluations", 1], "--evaluations is for --source brkga or "),
+        (["--weights", "default", "--evaluations", 1], "scenario-runs, not gflownet; leave it out"),
     ],
 )
 def test_the_command_says_what_is_wrong(graph_file, options, message, capsys):

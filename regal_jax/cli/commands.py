@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,7 @@ def show(args: argparse.Namespace) -> int:
         check_picture(args.plot)
     if args.file is None and args.example is None:
         refuse_file_options(args)
+        _refuse(args, ("plot", "profile"), "is for a graph or a plan; name a file or --example")
         from regal_jax.examples import EXAMPLES
 
         width = max(map(len, EXAMPLES))
@@ -59,6 +61,11 @@ def show(args: argparse.Namespace) -> int:
         print("\n".join(f"  {name:{width}}  {e.description}" for name, e in EXAMPLES.items()))
         return 0
     if args.file is not None and args.format is None and _is_plan(args.file):
+        _refuse(
+            args,
+            ("example", "profile", "dim", "in_place"),
+            f"has no meaning for the plan {args.file!r}; leave it out",
+        )
         from regal_jax.plan import Plan
 
         plan = Plan.load(args.file)
@@ -71,6 +78,12 @@ def show(args: argparse.Namespace) -> int:
     if args.plot:
         graph.plot(args.plot)
     return 0
+
+
+def _refuse(args: argparse.Namespace, options: Sequence[str], reason: str) -> None:
+    for option in options:
+        if getattr(args, option):
+            raise ConfigError(f"--{option.replace('_', '-')} {reason}")
 
 
 def _is_plan(path: str) -> bool:

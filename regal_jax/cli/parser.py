@@ -33,7 +33,8 @@ first steps:
   regal-jax verify plan.json model.onnx              replay a saved plan exactly
   regal-jax show model.onnx                          what is in a graph (or a plan)
 
-Files may be .pbtxt (TensorFlow CostGraphDef), .onnx, .stg, .json (WfFormat or our own); .gz too.
+Files may be .pbtxt (TensorFlow CostGraphDef), .onnx, .hlo or .hlo.txt (compiled XLA programs), .stg, .json
+(WfFormat or our own); .gz too.
 """
 
 _OPTIMIZE_EPILOG = """\

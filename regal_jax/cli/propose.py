@@ -5,7 +5,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from regal_jax.cli import machine
 from regal_jax.cli.arguments import Subparsers, count, folder_name, seed
@@ -93,9 +93,8 @@ def add_propose(subparsers: Subparsers, add_source: Callable[[argparse.ArgumentP
     propose.add_argument(
         "--temperature",
         type=float,
-        default=0.005,
         metavar="T",
-        help="of gflownet and ppo: lower is better in the mean and less diverse (default 0.005)",
+        help="of gflownet: lower is better in the mean and less diverse (default 0.005)",
     )
     propose.add_argument("--count", type=count, default=1000, help="plans to propose (default 1000)")
     propose.add_argument("--keep", type=count, default=100, help="plans to keep (default 100)")
@@ -126,6 +125,7 @@ def _propose(args: argparse.Namespace) -> int:
 
     if args.k is not None and args.target is None:
         raise ConfigError("--k: goes with --target; give both or neither")
+    options = _options(args)
     cluster = cluster_of(args)
     machine.use_all_cores()
     graph = load(args.file, args)
@@ -138,15 +138,36 @@ def _propose(args: argparse.Namespace) -> int:
         keep=args.keep,
         source=args.source,
         weights=args.weights,
-        temperature=args.temperature,
-        evaluations=args.evaluations,
         choose=args.choose,
         seed=args.seed,
+        **options,
     )
     with first_interrupt_waits():  # What was found is saved.
         for plan in found:
             plan.verify(graph)
         return _chosen(args, graph, found, folder, earlier)
+
+
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """The given options that only some sources have.
+
+    Raises:
+      ConfigError: The source has no such option.
+    """
+    from regal_jax.robust.propose import SEARCHES
+    from regal_jax.robust.sources import automatic_source
+
+    source = automatic_source(args.weights) if args.source == "auto" else args.source
+    found = {}
+    for option, sources in (("temperature", ("gflownet",)), ("evaluations", SEARCHES)):
+        value = getattr(args, option)
+        if value is not None and source not in sources:
+            raise ConfigError(
+                f"--{option} is for --source {' or '.join(sources)}, not {source}; leave it out"
+            )
+        if value is not None:
+            found[option] = value
+    return found
 
 
 def _chosen(

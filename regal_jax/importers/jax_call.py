@@ -118,6 +118,19 @@ class FlatCall:
             slot.check(tree, leaves)
         return results, self._objects.split(objects)
 
+    @property
+    def fixed(self) -> Any:
+        """A key of what the NNX objects hold besides arrays, on which the program depends."""
+        return self._objects.fixed
+
+    def check_kept(self) -> None:
+        """Checks, after a call, that it has changed no more than the arrays of NNX objects.
+
+        Raises:
+          FormatError: It has.
+        """
+        self._objects.check_kept()
+
     def update(self, arrays: Sequence[Any]) -> None:
         """Writes the new arrays of all NNX objects, as a call returns them, to the user's objects."""
         self._objects.update(arrays)

@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from regal_jax.checks import real
-from regal_jax.errors import FormatError
+from regal_jax.checks import real, shown
+from regal_jax.errors import ConfigError, FormatError
 from regal_jax.importers.flat_jaxpr import Equation, Scalar, Value, evaluate
 from regal_jax.importers.op_cost import op_seconds, op_work
 from regal_jax.importers.roofline import PROFILES, DeviceProfile
@@ -47,12 +47,19 @@ class MeasuredProfile:
     Args:
       device: The JAX device; by default the first.
       clock: A function that returns seconds, instead of the host's clock.
+
+    Raises:
+      ConfigError: ``device`` is no device.
     """
 
     name: Final = MEASURED
 
     def __init__(self, device: Any = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self.device = jax.devices()[0] if device is None else device
+        if not isinstance(self.device, jax.Device):
+            raise ConfigError(
+                f"MeasuredProfile: device: {shown(device)} is no device; give one of jax.devices()"
+            )
         self._clock = clock
         self._roofline: DeviceProfile = PROFILES["cpu" if self.device.platform == "cpu" else "h200"]
         self._lines = _stored(self.device)

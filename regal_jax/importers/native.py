@@ -83,7 +83,7 @@ def parse_native(text: str) -> ComputationGraph:
 def graph_from_document(document: Any) -> ComputationGraph:
     """`parse_native` of JSON that is parsed already."""
     root = Field(document)
-    root.only("format", "version", "name", "time_unit", "ops")
+    # First, since other documents, such as plans, have other keys.
     if root.get("format").value != FORMAT:
         raise root.get("format").error(f"expected {FORMAT!r}, got {root.get('format').text()!r}")
     version = root.get("version").count()
@@ -91,6 +91,7 @@ def graph_from_document(document: Any) -> ComputationGraph:
         raise FormatError(
             f"version {version} of {FORMAT} is not known, only 1 to {VERSION}; update regal-jax"
         )
+    root.only("format", "version", "name", "time_unit", "ops")
     time_unit = root.get("time_unit")
     if time_unit.text() not in TIME_UNITS:
         raise time_unit.error(f"unknown unit {time_unit.value!r}; use one of {', '.join(TIME_UNITS)}")

@@ -55,6 +55,8 @@ class NnxObjects:
 
     def __init__(self, named: Sequence[tuple[str, Any]]) -> None:
         self._count = len(named)
+        self._graphdef: Any = None
+        self._after: Any = None
         if not named:
             return
         nnx = _nnx()
@@ -66,7 +68,17 @@ class NnxObjects:
             copy = nnx.with_vars(copy, hijax=False, ref=False)
         _give_scopes(copy, [name for name, _ in named])
         self._graphdef, self._state = nnx.split(copy, graph=True)
+        self._after = self._graphdef
         self._treedef = jax.tree.structure(self._state)
+
+    @property
+    def fixed(self) -> Any:
+        """A key of all that the objects hold besides arrays: their variables, numbers, flags, functions."""
+        try:
+            hash(self._graphdef)
+        except TypeError:  # They hold something that can be changed, such as a dict.
+            return repr(self._graphdef)
+        return self._graphdef
 
     def leaves(self) -> list[list[tuple[str, Any]]]:
         """For each object its arrays with their paths; a shared array is listed for the first object only."""
@@ -89,24 +101,29 @@ class NnxObjects:
 
     def split(self, objects: tuple[Any, ...]) -> list[Any]:
         """All arrays that ``objects`` hold after the call."""
-        return jax.tree.leaves(_nnx().split(objects, graph=True)[1]) if self._count else []
+        if not self._count:
+            return []
+        self._after, state = _nnx().split(objects, graph=True)
+        return jax.tree.leaves(state)
 
-    def update(self, values: Sequence[Any]) -> None:
-        """Writes ``values``, in the order of `split`, to the user's objects.
+    def check_kept(self) -> None:
+        """Refuses a call that has changed more than arrays.
 
         Raises:
-          FormatError: The call has added or removed variables.
+          FormatError: The objects that were split last differ from those before the call.
         """
-        if not self._count:
-            return
-        nnx = _nnx()
-        tree = jax.tree.structure(nnx.split(self._originals, graph=True)[1])
-        if tree.num_leaves != len(values):
+        if self._after != self._graphdef:
             raise FormatError(
-                f"the NNX objects hold {len(values)} arrays after the call and {tree.num_leaves} before it; "
-                "create all variables before the call"
+                "the function changes an NNX object in more than its arrays, which a planned call cannot "
+                "repeat: keep numbers that change in an nnx.Variable, and create variables before the call"
             )
-        nnx.update(self._originals, jax.tree.unflatten(tree, values))
+
+    def update(self, values: Sequence[Any]) -> None:
+        """Writes ``values``, in the order of `split`, to the user's objects."""
+        if self._count:
+            nnx = _nnx()
+            tree = jax.tree.structure(nnx.split(self._originals, graph=True)[1])
+            nnx.update(self._originals, jax.tree.unflatten(tree, values))
 
 
 def _path(names: Sequence[Any]) -> str:

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.errors import FormatError
+from regal_jax.checks import check_kind, shown, whole
+from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.importers.files import PathLike, at_path, graph_name, read_bytes
 from regal_jax.importers.onnx_cost import node_seconds
@@ -101,7 +102,7 @@ def parse_onnx(data: bytes, **options: Any) -> ComputationGraph:
         Such a value has 0 bytes, and its readers also read the value whose buffer it shares.
 
     Raises:
-      ConfigError: A size is out of range.
+      ConfigError: An option is out of range or of another type.
       FormatError, GraphError, MissingExtraError: As `from_onnx`.
     """
     return onnx_ops(_decode(data), **options).graph
@@ -156,6 +157,13 @@ def onnx_ops(
       ConfigError, FormatError, GraphError, MissingExtraError: As `parse_onnx`.
     """
     check_model(model)
+    check_kind("dims", dims or {}, Mapping)
+    if whole(loop_trips, 0) is None:
+        raise ConfigError(f"loop_trips: {shown(loop_trips)} must be a whole number of at least 0")
+    if not isinstance(input_devices, Iterable | None):
+        raise ConfigError(
+            f"input_devices: {shown(input_devices)} must be indices of devices, e.g. (0, 1), or None for all"
+        )
     if not model.graph.node:
         raise FormatError("an ONNX model without nodes; is this the right file?")
     graph, values, assumed = infer_values(model, dims or {})

@@ -81,7 +81,10 @@ def _read_json(path: PathLike, **options: Any) -> ComputationGraph:
 FORMATS: Final[Mapping[str, FileFormat]] = MappingProxyType(
     {
         "json": FileFormat(
-            (".json", ".json.gz"), "regal_jax graph, or WfCommons WfFormat 1.5", _read_json, format_native
+            (".json", ".json.gz"),
+            "regal_jax graph, or WfCommons WfFormat 1.5 or 1.6",
+            _read_json,
+            format_native,
         ),
         "cost-graph": FileFormat(
             (".pbtxt", ".pbtxt.gz"),

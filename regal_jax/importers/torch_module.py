@@ -44,7 +44,8 @@ def from_torch(
     ``backward/`` and ``adam/``. Dead code is dropped. An ATen op with several results is one op with
     several outputs. Views (``view``, ``t``, ``expand``) take no time, but their output
     counts as memory unless ``in_place``; ``detach`` and similar calls are not ops. ``torch.cond`` is one op;
-    activation checkpoints are inlined, and a gradient does not compute them again.
+    activation checkpoints are inlined, and a gradient does not compute them again. A gradient leaves out
+    what ran under `torch.no_grad`, as autograd does.
 
     Every parameter, buffer and constant is a resident op of kind ``"parameter"``, in memory from time 0,
     named as in ``state_dict``, read or not; tied parameters are one. It shares a colocation group with its
@@ -79,7 +80,8 @@ def from_torch(
 
     Raises:
       FormatError: ``module`` is not a module, or PyTorch cannot trace it on these arguments (the cause is
-        kept).
+        kept), or a gradient is asked for and ``module`` calls a `torch.autograd.Function` of the user's own,
+        whose ``backward`` no trace shows.
       ConfigError: An option is out of range.
       MissingExtraError: PyTorch is not installed.
 

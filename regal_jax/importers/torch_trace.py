@@ -3,11 +3,13 @@
 import contextlib
 import copy
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 import torch.fx.traceback
+import torch.utils.checkpoint
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.overrides import TorchFunctionMode
@@ -124,7 +126,8 @@ def trace(
             with mode:
                 twin, actual = _twin(module)
                 fake_args, fake_kwargs = pytree.tree_map(_fake, (tuple(args), dict(kwargs)))
-            exported = torch.export.export(twin, fake_args, fake_kwargs, strict=False)
+            with _differentiable() if form != "forward" else contextlib.nullcontext():
+                exported = torch.export.export(twin, fake_args, fake_kwargs, strict=False)
             # With no table of decompositions this only makes in-place ops functional.
             exported = exported.run_decompositions({})
             held = _held(exported, twin, pytree.tree_leaves((fake_args, fake_kwargs)), actual)
@@ -143,6 +146,48 @@ def trace(
                 "(torch.export must take it on these arguments: no control flow that depends on data; "
                 "see the cause)"
             ) from error
+
+
+@contextlib.contextmanager
+def _differentiable() -> Iterator[None]:
+    """A context for the trace of a forward pass that is to be differentiated.
+
+    Raises:
+      FormatError: It calls a `torch.autograd.Function`, whose ``backward`` would be lost.
+    """
+    base, here = torch.autograd.Function, threading.get_ident()
+    plain = vars(base)["apply"]
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() == here:
+            if cls is torch.utils.checkpoint.CheckpointFunction:
+                inner, _, *operands = args  # Its gradient is that of the ops in it.
+                return inner(*operands)
+            if cls.__module__.partition(".")[0] != "torch":
+                raise FormatError(
+                    f"the module calls the torch.autograd.Function {cls.__name__!r}, and no trace shows its "
+                    "backward: write it with ops that PyTorch differentiates, or use form='forward'"
+                )
+        return plain.__get__(None, cls)(*args, **kwargs)
+
+    base.apply = classmethod(apply)
+    try:
+        with torch.enable_grad(), _DetachingWithoutGradient():
+            yield
+    finally:
+        base.apply = plain
+
+
+class _DetachingWithoutGradient(TorchFunctionMode):
+    """Detaches what is computed under `torch.no_grad`, which `torch.export` does not keep in every case."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        made = func(*args, **(kwargs or {}))
+        if torch.is_grad_enabled():
+            return made
+        given = set(map(id, pytree.tree_leaves((args, kwargs))))  # An op in place returns its operand.
+        return pytree.tree_map_only(torch.Tensor, lambda t: t if id(t) in given else t.detach(), made)
 
 
 def _fake(leaf: Any) -> Any:

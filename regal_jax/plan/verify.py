@@ -87,8 +87,8 @@ def _difference(plan: "Plan", graph: ComputationGraph) -> str:
     if np.allclose(runtime[op, device], took, rtol=1e-6, atol=1e-9 * line.makespan):
         return "their sizes, edges or constraints differ"
     return (
-        "they have the same ops with other runtimes, as graphs that were traced for different devices do: "
-        "take the profile that the plan was made with"
+        "they have the same ops with other runtimes, as graphs that were traced for other devices or sizes "
+        "do: take the profile and the sizes (shapes, dims) that the plan was made with"
     )
 
 

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
     from regal_jax.gflownet import SchedulePolicy
 
-__all__ = ["Proposals", "propose"]
+__all__ = ["SEARCHES", "Proposals", "propose"]
 
 _MOST: Final = 1_000_000
 _CHOICES: Final = ("scenarios", "proxy")
-_SEARCHES: Final = ("brkga", "brkga-runs", "scenario-runs")
+SEARCHES: Final = ("brkga", "brkga-runs", "scenario-runs")
 """Sources with a budget."""
 
 
@@ -238,7 +238,7 @@ def propose(
     source = source.lower() if isinstance(source, str) else source
     if source == "auto":
         source = automatic_source(file)
-    options = {} if evaluations is None or source not in _SEARCHES else {"evaluations": evaluations}
+    options = {} if evaluations is None or source not in SEARCHES else {"evaluations": evaluations}
     name, proposer = make_source(source, weights=file, temperature=temperature, **options)
     if evaluations is not None and not options:
         raise ConfigError(f"evaluations: {name} has no budget; leave it out, or use {', '.join(_SEARCHES)}")

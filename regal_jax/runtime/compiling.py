@@ -18,7 +18,6 @@ from regal_jax.runtime import ahead
 from regal_jax.runtime.interrupts import interruptible, uninterrupted
 
 __all__ = [
-    "address_only",
     "borrows",
     "compile_ahead",
     "compile_for",
@@ -48,8 +47,6 @@ _in_python: defaultdict[Callable[..., Any], float] = defaultdict(float)
 """Function -> estimated seconds in Python so far."""
 _only_borrow: Final[set[Callable[..., Any]]] = set()
 """Functions without counts of references."""
-_address_only: Final[set[Callable[..., Any]]] = set()
-"""Those of them that Python does not call, so that the conversion of their arguments is not compiled."""
 
 
 @functools.cache
@@ -89,15 +86,6 @@ def only_borrows(function: _Function) -> _Function:
     return function
 
 
-def address_only(function: _Function) -> _Function:
-    """`only_borrows`, for a function that is only called by its address: it cannot be called from Python.
-
-    See `regal_jax.runtime.pointers.address_of`. Without Numba it is called like any other.
-    """
-    _address_only.add(function)
-    return only_borrows(function)
-
-
 def borrows(function: Callable[..., Any]) -> bool:
     """Whether the function has the decorator `only_borrows`."""
     return function in _only_borrow
@@ -123,8 +111,6 @@ def compiled(function: Callable[..., Any]) -> Any:
     if scalar:
         # Rewrites unite operations on whole arrays, of which there are none.
         options |= {"no_rewrites": True, **_without_counts()}
-    if function in _address_only:
-        options["no_cpython_wrapper"] = True
     try:
         made = njit(cache=True, **options)(function)
     except RuntimeError:  # There is no folder for the cache.

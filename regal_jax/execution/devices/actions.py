@@ -4,13 +4,20 @@ import dataclasses
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+import jax
+
 from regal_jax.errors import FormatError, PlanError
 from regal_jax.execution.matching import check_names, full_events
 from regal_jax.importers.flat_jaxpr import Equation, Program, Value
 from regal_jax.importers.jax_program import TracedCall
 from regal_jax.plan import Plan
 
-__all__ = ["Move", "Segment", "Wait", "actions_of", "homes_of"]
+__all__ = ["Move", "Segment", "Wait", "actions_of", "homes_of", "is_reference"]
+
+
+def is_reference(value: Value) -> bool:
+    """Whether a value is a `jax.Ref`. Segments take and return its array."""
+    return "Ref" in type(value.aval).__name__
 
 
 @dataclasses.dataclass(eq=False)
@@ -22,7 +29,8 @@ class Segment:
       ops: Their ops in the graph of the plan.
       equations: The equations, in the order of the plan.
       reads: Values from outside that they read.
-      makes: Values that others read, or that the program returns.
+      makes: Values that others read, or that the program returns. References that it reads, and that others
+        read after it, are among them, since their arrays may have changed.
     """
 
     device: int
@@ -123,11 +131,13 @@ def _layout(plan: Plan, traced: TracedCall) -> _Layout:
 
 
 def _check_mesh(equation: Equation) -> None:
-    size = getattr(equation.params.get("mesh"), "size", 1)
-    if equation.primitive == "shard_map" and size > 1:
+    sizes = [getattr(equation.params.get("mesh"), "size", 1)]
+    leaves = jax.tree.leaves([equation.params.get(name) for name in ("sharding", "devices")])
+    sizes += [leaf.num_devices for leaf in leaves if isinstance(leaf, jax.sharding.Sharding)]
+    if max(sizes) > 1:
         raise FormatError(
-            f"regal_jax.execute: shard_map runs on {size} devices itself, and a plan has one device for each "
-            "op: execute the function without it"
+            f"regal_jax.execute: {equation.primitive} runs on {max(sizes)} devices itself, and a plan has "
+            "one device for each op: execute the function without it"
         )
     for body in equation.bodies:
         for inner in body.equations:
@@ -158,7 +168,7 @@ class _Actions:
     def move(self, value: Value, device: int) -> None:
         op, port = self._producer[value]
         source = int(self._plan.placement[op])
-        if not hasattr(value.aval, "dtype") or "Ref" in type(value.aval).__name__:
+        if not hasattr(value.aval, "dtype") or is_reference(value):
             raise PlanError(
                 f"the plan sends the output of {self._plan.op_names[op]!r} to device {device}, which is a "
                 "reference to an array; keep its readers with it: colocate= in from_jax"
@@ -199,6 +209,10 @@ def _connect(actions: Iterable[Segment | Move | Wait], program: Program) -> None
         )
         segment.reads = tuple(reads)
         needed.update(reads)
-    for segment in segments:
-        made = (value for equation in segment.equations for value in equation.outputs)
-        segment.makes = tuple(value for value in made if value in needed)
+    given = set(program.inputs) | set(program.constants)
+    read_later: set[Value] = {value for value in given if is_reference(value)}
+    for segment in reversed(segments):
+        made = [value for equation in segment.equations for value in equation.outputs]
+        changed = [value for value in segment.reads if is_reference(value) and value in read_later]
+        segment.makes = (*(value for value in made if value in needed), *changed)
+        read_later.update(segment.reads)

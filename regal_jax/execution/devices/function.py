@@ -4,16 +4,16 @@ import collections
 import functools
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
-from regal_jax.checks import shown
 from regal_jax.errors import ConfigError
-from regal_jax.execution.devices.actions import Move, Segment, Wait, actions_of, homes_of
+from regal_jax.execution.devices.actions import Move, Segment, Wait, actions_of, homes_of, is_reference
+from regal_jax.execution.devices.links import given_devices
 from regal_jax.execution.devices.record import ExecutionRecord
 from regal_jax.execution.devices.run import Actions, Run, Uses
 from regal_jax.execution.devices.segments import Compiled, compile_segment
@@ -51,7 +51,7 @@ class PlannedFunction:
         self._trace = trace
         self._programs: dict[Any, _Program] = {}
         self._lock = threading.Lock()
-        functools.update_wrapper(self, fn)
+        functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         known = [*range(len(args)), *kwargs]
@@ -75,11 +75,18 @@ class PlannedFunction:
         fixed = static_key("regal_jax.execute", {i: args[i] for i in static if isinstance(i, int)})
         rest = [a for i, a in enumerate(args) if i not in static]
         leaves = tuple((leaf.arg, leaf.name, *_signature(leaf.value)) for leaf in call.leaves)
-        key = (fixed, jax.tree.structure((rest, dict(kwargs)), is_leaf=is_nnx), leaves)
+        key = (fixed, call.fixed, jax.tree.structure((rest, dict(kwargs)), is_leaf=is_nnx), leaves)
         # Other threads wait, instead of each compiling the same segments.
         with self._lock:
             if key not in self._programs:
+                size = jax.sharding.get_abstract_mesh().size
+                if size > 1:
+                    raise ConfigError(
+                        f"regal_jax.execute: a mesh of {size} devices is set, and a plan has one device for "
+                        "each op; call the function outside of jax.set_mesh"
+                    )
                 traced = trace_call(self._fn, args, kwargs, static, self.plan.graph_name)
+                traced.call.check_kept()
                 self._programs[key] = _Program(self.plan, traced, self._devices, donated)
             return self._programs[key]
 
@@ -91,7 +98,7 @@ def _signature(leaf: Any) -> tuple[Any, ...]:
             "plan and execute the outer one"
         )
     aval = jax.typeof(leaf)
-    return tuple(aval.shape), str(aval.dtype), bool(getattr(aval, "weak_type", False))
+    return type(aval), tuple(aval.shape), str(aval.dtype), bool(getattr(aval, "weak_type", False))
 
 
 class _Program:
@@ -113,11 +120,17 @@ class _Program:
             if isinstance(action, Segment):
                 homes.update(dict.fromkeys(action.makes, action.device))
         self._homes = homes
-        self._uses = _uses(actions, self._results, homes)
+        pairs = list(zip(program.constants, program.arrays, strict=True))
+        # References that the function changes have their new arrays after the call.
+        self._closed = [(value, array) for value, array in pairs if is_reference(value)]
+        references = [value for value in program.inputs if is_reference(value)]
+        references += [value for value, _ in self._closed]
+        self._uses = _uses(actions, [*self._results, *references], homes)
         self._inputs = program.inputs
         self._constants = [
             ((value, homes[value]), jax.device_put(array, devices[homes[value]]))
-            for value, array in zip(program.constants, program.arrays, strict=True)
+            for value, array in pairs
+            if not is_reference(value)
         ]
         leaves = zip(traced.call.leaves, program.inputs, strict=True)
         given = {value for leaf, value in leaves if leaf.arg is None or leaf.arg not in donated}
@@ -126,17 +139,21 @@ class _Program:
 
     def __call__(self, call: FlatCall, trace: bool) -> tuple[Any, ExecutionRecord | None]:
         values = dict(self._constants)
-        for leaf, value in zip(call.leaves, self._inputs, strict=True):
+        given = [(value, leaf.value) for value, leaf in zip(self._inputs, call.leaves, strict=True)]
+        references = [(value, x) for value, x in (*given, *self._closed) if is_reference(value)]
+        for value, x in (*given, *self._closed):
             home = self._homes[value]
-            values[value, home] = jax.device_put(leaf.value, self._devices[home])
+            values[value, home] = jax.device_put(x[...] if is_reference(value) else x, self._devices[home])
         values = {key: array for key, array in values.items() if self._uses.get(key)}
         run = Run(self._actions, self._devices, values, self._uses, recorded=trace)
         del values
         wanted = [x for x in self._results if isinstance(x, Value)]
-        made = iter(run((value, self._homes[value]) for value in wanted))
+        made = iter(run((value, self._homes[value]) for value in [*wanted, *(v for v, _ in references)]))
         outputs = [
             next(made) if isinstance(x, Value) else _scalar(x, self._devices[0]) for x in self._results
         ]
+        for (_, reference), array in zip(references, made, strict=True):
+            reference[...] = jax.device_put(array, reference[...].sharding)
         call.update(outputs[self._returned :])
         results = jax.tree.unflatten(self._tree, outputs[: self._returned])
         return results, self._record(run) if trace else None
@@ -255,20 +272,11 @@ def execute(
     """
     plan = plan if isinstance(plan, Plan) else Plan.load(plan)
     count = plan.cluster.num_devices
-    if devices is not None and not isinstance(devices, Iterable):
-        raise ConfigError(
-            f"regal_jax.execute: devices: {shown(devices)} is no list; give some of jax.devices()"
-        )
-    found = list(jax.devices() if devices is None else devices)
+    found = given_devices("regal_jax.execute", devices)
     if len(found) < count:
         raise ConfigError(
             f"regal_jax.execute: the plan is for {count} devices and there are {len(found)}; plan for fewer, "
             f"or, on a CPU, set jax_num_cpu_devices to {count} before JAX is used"
-        )
-    strange = [device for device in found if not isinstance(device, jax.Device)]
-    if strange:
-        raise ConfigError(
-            f"regal_jax.execute: devices: {strange[0]!r} is no device; give some of jax.devices()"
         )
     if len(set(found[:count])) < count:
         raise ConfigError("regal_jax.execute: devices: each device of the plan needs a device of its own")

@@ -3,18 +3,19 @@
 import math
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import jax
 import numpy as np
 
+from regal_jax.checks import shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster
 from regal_jax.graph.units import Quantity
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
-__all__ = ["fit_link", "measure_cluster"]
+__all__ = ["fit_link", "given_devices", "measure_cluster"]
 
 _SIZES: Final = (4, 2**16, 2**20, 2**22, 2**24)
 """Bytes of the arrays that are sent."""
@@ -41,9 +42,9 @@ def measure_cluster(
       The cluster, in the order of ``devices``.
 
     Raises:
-      ConfigError: There is no device.
+      ConfigError: There is no device, or ``devices`` has something else.
     """
-    found = list(jax.devices() if devices is None else devices)
+    found = given_devices("measure_cluster", devices)
     if not found:
         raise ConfigError("measure_cluster: devices: give at least one")
     count = len(found)
@@ -59,6 +60,25 @@ def measure_cluster(
         return Cluster(held, "blocking")
     text = [[f"{x:.6g}s" for x in row] for row in latency.tolist()]
     return Cluster(held, "blocking", text, [[f"{x:.6g}B/s" for x in row] for row in bandwidth.tolist()])
+
+
+def given_devices(where: str, devices: Any) -> list[Any]:
+    """The JAX devices that a function is given, by default all.
+
+    Args:
+      where: The function, for the message.
+      devices: Its argument.
+
+    Raises:
+      ConfigError: It is no list of devices.
+    """
+    if devices is not None and not isinstance(devices, Iterable):
+        raise ConfigError(f"{where}: devices: {shown(devices)} is no list; give some of jax.devices()")
+    found = list(jax.devices() if devices is None else devices)
+    strange = [device for device in found if not isinstance(device, jax.Device)]
+    if strange:
+        raise ConfigError(f"{where}: devices: {strange[0]!r} is no device; give some of jax.devices()")
+    return found
 
 
 def fit_link(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import SingleDeviceSharding
 
-from regal_jax.execution.devices.actions import Segment
+from regal_jax.execution.devices.actions import Segment, is_reference
 from regal_jax.importers.flat_jaxpr import Value, evaluate
 
 __all__ = ["Compiled", "compile_segment"]
@@ -32,11 +32,12 @@ def compile_segment(segment: Segment, device: Any, donated: Sequence[Value]) -> 
     """
 
     def run(*values: Any) -> tuple[Any, ...]:
-        known: dict[Any, Any] = dict(zip(segment.reads, values, strict=True))
+        pairs = zip(segment.reads, values, strict=True)
+        known: dict[Any, Any] = {v: jax.new_ref(x) if is_reference(v) else x for v, x in pairs}
         for equation in segment.equations:
             operands = [known[x] if isinstance(x, Value) else x.value for x in equation.operands]
             known.update(zip(equation.outputs, evaluate(equation, operands), strict=True))
-        return tuple(known[value] for value in segment.makes)
+        return tuple(known[v][...] if is_reference(v) else known[v] for v in segment.makes)
 
     where = SingleDeviceSharding(device)
     shapes = [_shape(value.aval, where) for value in segment.reads]

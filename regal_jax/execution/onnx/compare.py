@@ -1,6 +1,7 @@
 """`compare_onnx`: a model before and after a plan was applied, with predicted and measured memory."""
 
 import dataclasses
+import os
 import warnings
 from collections.abc import Mapping
 from typing import Any, Final
@@ -85,8 +86,8 @@ class OnnxComparison:
 
 @interruptible()
 def compare_onnx(
-    model: PathLike,
-    applied: PathLike,
+    model: PathLike | Any,
+    applied: PathLike | Any,
     inputs: Mapping[str, Any] | None = None,
     *,
     dims: Mapping[str, int] | None = None,
@@ -98,8 +99,8 @@ def compare_onnx(
     Graph optimisations are off, because with them ONNX Runtime does not follow the order of a file.
 
     Args:
-      model: Path of an ``.onnx`` file.
-      applied: Path of the result of `regal_jax.apply_to_onnx` for the model.
+      model: Path of an ``.onnx`` file, or a ``ModelProto`` without external data.
+      applied: The result of `regal_jax.apply_to_onnx` for the model, or the path of its file.
       inputs: See `measure_onnx`.
       dims: See `measure_onnx`.
       runs: See `measure_onnx`.
@@ -115,7 +116,7 @@ def compare_onnx(
     before = measure_onnx(model, inputs, **said)
     after = measure_onnx(applied, inputs, **said)
     # Without a seed, ONNX Runtime numbers its generators by the place of their nodes.
-    steady = same_values(default.outputs, before.outputs) and not _draws(read_onnx(model))
+    steady = same_values(default.outputs, before.outputs) and not _draws(_loaded(model))
     return OnnxComparison(
         shipped=shipped,
         default=default,
@@ -127,6 +128,10 @@ def compare_onnx(
     )
 
 
+def _loaded(model: PathLike | Any) -> Any:
+    return read_onnx(model) if isinstance(model, (str, os.PathLike)) else model
+
+
 def _draws(model: Any) -> bool:
     """Whether nodes of the model draw random numbers."""
 
@@ -136,8 +141,8 @@ def _draws(model: Any) -> bool:
     return any(map(draws, (*model.graph.node, *(node for f in model.functions for node in f.node))))
 
 
-def _predicted(model: PathLike, dims: Mapping[str, int] | None) -> int:
-    proto = read_onnx(model)
+def _predicted(model: PathLike | Any, dims: Mapping[str, int] | None) -> int:
+    proto = _loaded(model)
     with warnings.catch_warnings(action="ignore"):  # They were issued when the plan was made.
         orders = NodeOrders(proto, onnx_ops(proto, dims=dims, in_place=True))
     return orders.peak(orders.filed())

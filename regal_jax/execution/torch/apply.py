@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from regal_jax.checks import shown
 from regal_jax.errors import ConfigError
 from regal_jax.importers.torch_module import torch_ops
 from regal_jax.plan import Plan
@@ -68,9 +69,11 @@ def apply_to_torch(
     """
     plan = plan if isinstance(plan, Plan) else Plan.load(plan)
     ops = torch_ops(module, args, kwargs, form=form, loss=loss, name=plan.graph_name)
+    from regal_jax.execution.torch.arguments import Arguments
     from regal_jax.execution.torch.module import PlannedModule
 
-    return PlannedModule(plan, module, ops, form, _devices(plan, module, devices))
+    arguments = Arguments(module, args, kwargs or {})
+    return PlannedModule(plan, module, ops, form, _devices(plan, module, devices), arguments)
 
 
 def _devices(
@@ -84,12 +87,15 @@ def _devices(
         given = [torch.device("cpu") if first is None else first.device]
     if isinstance(given, (str, torch.device)):
         given = [given]
+    if not isinstance(given, Sequence):
+        raise ConfigError(f"apply_to_torch: devices: {shown(given)} is no list of devices; give one")
     if len(given) < count:
         raise ConfigError(
             f"apply_to_torch: the plan is for {count} devices and there are {len(given)}; "
             'give devices=["cuda:0", "cuda:1", ...], one for each'
         )
     try:
-        return [torch.device(device) for device in given[:count]]
-    except (RuntimeError, TypeError) as error:
+        # PyTorch says only here that it has no such device: with an assertion where it has none of its kind.
+        return [torch.empty(0, device=torch.device(device)).device for device in given[:count]]
+    except (RuntimeError, TypeError, AssertionError) as error:
         raise ConfigError(f"apply_to_torch: devices: {str(error).splitlines()[0]}") from None

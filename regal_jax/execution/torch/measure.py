@@ -11,6 +11,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from regal_jax.checks import check_whole
+from regal_jax.errors import ConfigError
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["TorchRun", "measure_torch"]
@@ -51,7 +52,7 @@ def measure_torch(call: Callable[..., Any], *args: Any, runs: int = 1, **kwargs:
       **kwargs: Its keyword arguments.
 
     Raises:
-      ConfigError: ``runs`` is not a whole number from 1.
+      ConfigError: ``call`` cannot be called, or ``runs`` is not a whole number from 1.
 
     Examples:
       >>> import torch
@@ -59,6 +60,8 @@ def measure_torch(call: Callable[..., Any], *args: Any, runs: int = 1, **kwargs:
       >>> measure_torch(torch.nn.Linear(8, 4), torch.ones(2, 8)).peak_bytes
       32
     """
+    if not callable(call):
+        raise ConfigError(f"measure_torch: {type(call).__name__} is no function or module; give one")
     check_whole("runs", runs, 1)
     result = call(*args, **kwargs)
     growth = _growth(call, args, kwargs)

@@ -8,6 +8,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from regal_jax.errors import ConfigError
+from regal_jax.execution.torch.arguments import Arguments
 from regal_jax.execution.torch.program import Key, TorchProgram
 from regal_jax.importers.fx_program import Value
 from regal_jax.importers.torch_graph import TorchOps
@@ -20,9 +21,10 @@ __all__ = ["PlannedModule"]
 class PlannedModule(nn.Module):
     """A module whose ops run in the order of a plan; made by `regal_jax.apply_to_torch`.
 
-    It is called with arguments of the same shapes and types as those that it was made with. Parameters and
-    buffers are those of the module: load them, save them and change them there. Or save and load the
-    `state_dict` of this one, which includes the state of Adam.
+    It is called with arguments of the same shapes and types as those that it was made with, in the mode
+    (`eval` or `train`) in which the module was then. Parameters and buffers are those of the module: load
+    them, save them and change them there. Or save and load the `state_dict` of this one, which includes the
+    state of Adam.
 
     - ``form="forward"``: returns what the module returns. No gradient is recorded.
     - ``form="gradient"``: returns the loss, and a dict with the gradient of each parameter that requires one,
@@ -46,7 +48,13 @@ class PlannedModule(nn.Module):
     """
 
     def __init__(
-        self, plan: Plan, module: nn.Module, ops: TorchOps, form: str, devices: Sequence[torch.device]
+        self,
+        plan: Plan,
+        module: nn.Module,
+        ops: TorchOps,
+        form: str,
+        devices: Sequence[torch.device],
+        arguments: Arguments,
     ) -> None:
         super().__init__()
         program = TorchProgram(plan, ops, devices)
@@ -55,7 +63,8 @@ class PlannedModule(nn.Module):
         self.predicted_bytes = _growth(plan, ops)
         self.moments: dict[str, torch.Tensor] = {}
         self.steps, self.rate = 0, ADAM_RATE
-        self._program, self._devices = program, list(devices)
+        self._program, self._devices, self._arguments = program, list(devices), arguments
+        self._modes = self._modes_now()
         self._held: list[tuple[str, Value]] = []
         self._inputs: list[tuple[int, Any]] = []
         self._fixed: dict[Key, torch.Tensor] = {}
@@ -68,6 +77,9 @@ class PlannedModule(nn.Module):
             self._fix(value, value.tensor)
         self._names: dict[str, Value] = dict(self._held)
         self._compiled: Callable[[dict[Key, Any], tuple[float, float]], None] | None = None
+
+    def _modes_now(self) -> list[bool]:
+        return [part.training for part in self.module.modules()]
 
     def _home(self, value: Value) -> torch.device:
         return self._devices[self._program.homes[value]]
@@ -161,9 +173,15 @@ class PlannedModule(nn.Module):
         """Runs the ops in the order of the plan.
 
         Raises:
-          ConfigError: An argument has another shape or type than the one that the module was traced with.
+          ConfigError: An argument has another shape or type than the one that the module was traced with, or
+            the module has been put into another mode (``eval``, ``train``).
         """
-        leaves = pytree.tree_leaves((args, kwargs))
+        if self._modes_now() != self._modes:
+            raise ConfigError(
+                "PlannedModule: the module was traced in another mode (train or eval) than it is in now; "
+                "apply a plan for this mode"
+            )
+        leaves = self._arguments.leaves(args, kwargs)
         numbers = step_numbers(self.steps + 1, self.rate)
         values = self._given(leaves)
         written = self._written()
@@ -185,11 +203,6 @@ class PlannedModule(nn.Module):
 
     def _given(self, leaves: Sequence[Any]) -> dict[Key, Any]:
         """The tensors of sources."""
-        if len(leaves) != len(self._inputs):
-            raise ConfigError(
-                f"PlannedModule: got {len(leaves)} arguments and the plan is for {len(self._inputs)} "
-                "(tensors in lists and dicts counted each); apply a plan for these arguments"
-            )
         values: dict[Key, Any] = dict(self._fixed)
         for leaf, (number, expected) in zip(leaves, self._inputs, strict=True):
             problem = _difference(leaf, expected)

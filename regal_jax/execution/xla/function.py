@@ -37,7 +37,7 @@ class CompiledFunction:
         self._programs: dict[Any, CompiledProgram] = {}
         self._lock = threading.Lock()
         self._static = _static_arguments(fn, options)
-        functools.update_wrapper(self, fn)
+        functools.update_wrapper(self, fn, updated=())
 
     def _split(
         self, args: Sequence[Any], kwargs: Mapping[str, Any]
