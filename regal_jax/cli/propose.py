@@ -95,7 +95,7 @@ def add_propose(subparsers: Subparsers, add_source: Callable[[argparse.ArgumentP
         type=float,
         default=0.005,
         metavar="T",
-        help="of gflownet and ppo: lower is better in the mean and less diverse (default 0.005)",
+        help="of gflownet: lower is better in the mean and less diverse (default 0.005)",
     )
     propose.add_argument("--count", type=count, default=1000, help="plans to propose (default 1000)")
     propose.add_argument("--keep", type=count, default=100, help="plans to keep (default 100)")
