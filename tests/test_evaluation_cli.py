@@ -98,6 +98,7 @@ def test_the_capacity_is_that_of_a_file():
         (("--report-only",), "no evaluation there"),
         (("--suite", "other"), "--suite: there is no 'other'; use one of regal, realistic"),
         (("--small", *QUICK), "--small: is for --suite devices-4"),
+        ((*QUICK, "--policy", "a=x", "--policy", "a=y"), "--policy: a is given twice; give it once"),
     ],
 )
 def test_bad_input_is_one_line(arguments, message, capsys):
@@ -127,6 +128,20 @@ def test_a_grid_is_a_name_and_numbers(grid, capsys):
     err = capsys.readouterr().err
     assert f"argument --grid: must be NAME=NUMBER,NUMBER,..., got {grid!r}" in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        (("population=10.5",), "tune: population is 10.5; give whole numbers"),
+        (("population=10", "population=20"), "--grid: population is given twice; give it once"),
+    ],
+)
+def test_a_grid_that_would_not_be_tried_as_given_is_refused(grid, message, capsys):
+    options = [part for values in grid for part in ("--grid", values)]
+    assert run("tune", "--graphs", "set", *options, "--out", "tuned.json") == 2
+    assert capsys.readouterr().err == f"regal-jax tune: error: {message}\n"
+    assert not pathlib.Path("tuned.json").exists()
 
 
 def test_an_empty_folder_name_is_refused(capsys):

@@ -306,7 +306,7 @@ def _config(args: argparse.Namespace, **fixed: Any) -> "EvaluationConfig":
     if getattr(args, "no_warm_up", False):
         document["warm_up"] = False
     if getattr(args, "policy", None):
-        document["policies"] = {**document.get("policies", {}), **dict(args.policy)}
+        document["policies"] = {**document.get("policies", {}), **_once("--policy", args.policy)}
     if getattr(args, "weights", None):
         given = {name: files if files[1:] else files[0] for name, files in _by_name(args.weights).items()}
         document["weights"] = {**document.get("weights", {}), **given}
@@ -339,6 +339,22 @@ def _named(args: argparse.Namespace) -> dict[str, Any]:
     return document
 
 
+def _once(option: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The values by their names.
+
+    Raises:
+      ConfigError: A name is given twice, so that one of its values would not count.
+    """
+    from regal_jax.errors import ConfigError
+
+    named: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in named:
+            raise ConfigError(f"{option}: {name} is given twice; give it once")
+        named[name] = value
+    return named
+
+
 def _by_name(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     for name, path in pairs:
@@ -351,6 +367,7 @@ def _tune(args: argparse.Namespace) -> int:
     from regal_jax.experiments import DEFAULT_GRID, tune
     from regal_jax.experiments.graphs import evaluation_graphs
 
+    grid = _once("--grid", args.grid or ())
     check_writable(args.out, inputs=[args.graphs])
     config = _config(args, split=args.split or "train")
     graphs = evaluation_graphs(config)
@@ -360,7 +377,7 @@ def _tune(args: argparse.Namespace) -> int:
         config.cluster,
         objective=config.objective,
         evaluations=args.evaluations,
-        grid={**DEFAULT_GRID, **dict(args.grid or ())},
+        grid={**DEFAULT_GRID, **grid},
         seed=args.seed,
         results=f"{args.out}.points.jsonl",
         progress=progress_bars(quiet=args.quiet),
