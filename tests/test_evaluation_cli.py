@@ -44,6 +44,26 @@ def test_evaluate_reports_and_goes_on(capsys):
     assert again.splitlines()[:5] == table.splitlines()[:5]
 
 
+def test_a_report_alone_is_of_the_settings_of_the_last_run(capsys):
+    last = (*QUICK, "--evaluations", 60, "--out", "out", "--quiet")
+    assert run("evaluate", *last) == 0
+    pathlib.Path("same.toml").write_text("evaluations = 60\nseeds = [0]\n")
+    assert run("evaluate", *last, "--report-only") == 0
+    assert run("evaluate", "--config", "same.toml", "--out", "out", "--quiet", "--report-only") == 0
+    capsys.readouterr()
+    pathlib.Path("other.toml").write_text("evaluations = 60\nseeds = [1]\n")
+    for settings, named in (
+        (("--methods", "heft"), "methods"),
+        (("--config", "other.toml"), "seeds"),
+        ((*QUICK, "--capacity", 1.5), "capacity"),
+        (("--contract", "--policy", "mine=file"), "contract, policies"),
+    ):
+        assert run("evaluate", *settings, "--out", "out", "--report-only") == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert f"error: {named}: --report-only reports the last run in out" in err
+
+
 def test_arguments_go_before_the_file(capsys):
     pathlib.Path("e.toml").write_text(
         'graphs = "nowhere"\nevaluations = 50\nother_seed = -1\nmemory = "1GiB"\n'
