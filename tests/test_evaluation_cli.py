@@ -44,6 +44,26 @@ def test_evaluate_reports_and_goes_on(capsys):
     assert again.splitlines()[:5] == table.splitlines()[:5]
 
 
+def test_a_report_alone_is_of_the_settings_of_the_last_run(capsys):
+    last = (*QUICK, "--evaluations", 60, "--out", "out", "--quiet")
+    assert run("evaluate", *last) == 0
+    pathlib.Path("same.toml").write_text("evaluations = 60\nseeds = [0]\n")
+    assert run("evaluate", *last, "--report-only") == 0
+    assert run("evaluate", "--config", "same.toml", "--out", "out", "--quiet", "--report-only") == 0
+    capsys.readouterr()
+    pathlib.Path("other.toml").write_text("evaluations = 60\nseeds = [1]\n")
+    for settings, named in (
+        (("--methods", "heft"), "methods"),
+        (("--config", "other.toml"), "seeds"),
+        ((*QUICK, "--capacity", 1.5), "capacity"),
+        (("--contract", "--policy", "mine=file"), "contract, policies"),
+    ):
+        assert run("evaluate", *settings, "--out", "out", "--report-only") == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert f"error: {named}: --report-only reports the last run in out" in err
+
+
 def test_arguments_go_before_the_file(capsys):
     pathlib.Path("e.toml").write_text(
         'graphs = "nowhere"\nevaluations = 50\nother_seed = -1\nmemory = "1GiB"\n'
@@ -98,6 +118,7 @@ def test_the_capacity_is_that_of_a_file():
         (("--report-only",), "no evaluation there"),
         (("--suite", "other"), "--suite: there is no 'other'; use one of regal, realistic"),
         (("--small", *QUICK), "--small: is for --suite devices-4"),
+        ((*QUICK, "--policy", "a=x", "--policy", "a=y"), "--policy: a is given twice; give it once"),
     ],
 )
 def test_bad_input_is_one_line(arguments, message, capsys):
@@ -127,6 +148,20 @@ def test_a_grid_is_a_name_and_numbers(grid, capsys):
     err = capsys.readouterr().err
     assert f"argument --grid: must be NAME=NUMBER,NUMBER,..., got {grid!r}" in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        (("population=10.5",), "tune: population is 10.5; give whole numbers"),
+        (("population=10", "population=20"), "--grid: population is given twice; give it once"),
+    ],
+)
+def test_a_grid_that_would_not_be_tried_as_given_is_refused(grid, message, capsys):
+    options = [part for values in grid for part in ("--grid", values)]
+    assert run("tune", "--graphs", "set", *options, "--out", "tuned.json") == 2
+    assert capsys.readouterr().err == f"regal-jax tune: error: {message}\n"
+    assert not pathlib.Path("tuned.json").exists()
 
 
 def test_an_empty_folder_name_is_refused(capsys):

@@ -346,6 +346,13 @@ def test_graphs_come_from_sets_their_parts_and_the_sample(tmp_path):
         ({"rounds": {"1": "a"}}, "rounds.1: must be a list"),
         ({"contract": 1}, "contract: must be true or false"),
         ({"colour": 1}, "colour: there is no such setting"),
+        ({"first": 3}, "first: is for the suite topological-order; leave it out"),
+        ({"suite": "robust-scheduling", "same_time": False}, "same_time: is for the suite topological-order"),
+        ({"suite": "realistic", "untrained": False}, "untrained: is for the suite topological-order"),
+        ({"count": 10}, "count: is for the suite robust-scheduling; leave it out"),
+        ({"suite": "topological-order", "keep": 10}, "keep: is for the suite robust-scheduling"),
+        ({"draws": 1}, "draws: is for the suite robust-scheduling"),
+        ({"suite": "realistic", "temperature": 0.1}, "temperature: is for the suite robust-scheduling"),
     ],
 )
 def test_settings_that_cannot_be(settings, message):

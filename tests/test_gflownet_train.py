@@ -28,7 +28,7 @@ from regal_jax.gflownet import (
     shipped_gflownet,
 )
 from regal_jax.gflownet.shipped import SHIPPED
-from regal_jax.graph import Cluster
+from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.importers import save_graph
 from regal_jax.learning.checkpoint import Checkpoints
 from regal_jax.learning.gflownet import (
@@ -235,6 +235,24 @@ def test_a_run_goes_on_where_it_was(tmp_path):
     assert lines == [7, 7]
     with pytest.raises(ConfigError, match="holds a run with other config"):
         train_gflownet(dataclasses.replace(RUN, seed=1), tmp_path / "a", progress=False)
+
+
+def test_validation_knows_runtimes_of_each_device_and_pins(tmp_path):
+    """A chain on the one device that it may use takes as long as list scheduling says."""
+    builder = GraphBuilder("pinned")
+    for o in range(3):
+        read = [f"op{o - 1}"] if o else []
+        builder.add_op(f"op{o}", runtime=(1.0, 0.25), outputs=[8], inputs=read, allowed_devices=[0])
+    (tmp_path / "graphs").mkdir()
+    save_graph(builder.build(), tmp_path / "graphs" / "pinned.json")
+    sets = str(tmp_path / "graphs")
+    data = GflownetDataConfig(train=sets, validation=sets, validation_graphs=0)
+    short = dataclasses.replace(SHORT, steps=1)
+    run = train_gflownet(
+        dataclasses.replace(RUN, data=data, optimizer=short), tmp_path / "run", progress=False
+    )
+    assert run.best.improvement == pytest.approx(0, abs=1e-6)
+    assert (run.best.matched, run.best.speedup) == (1, 1)
 
 
 FILE = """

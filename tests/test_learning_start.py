@@ -8,7 +8,10 @@ import pytest
 from flax import nnx
 from policy_cases import four_bins
 
-from regal_jax.errors import ConfigError
+from regal_jax.datasets import generate
+from regal_jax.errors import ConfigError, FormatError
+from regal_jax.gflownet import GflownetConfig, SchedulePolicy, save_gflownet
+from regal_jax.learning import train
 from regal_jax.learning.config import TrainConfig
 from regal_jax.learning.step import Learner
 from regal_jax.policies import Policy, save_policy
@@ -46,3 +49,20 @@ def test_weights_of_another_network_are_refused(file):
     config = TrainConfig(start=str(file), policy=dataclasses.replace(POLICY, num_devices=3))
     with pytest.raises(ConfigError, match="for 2 devices, not for 3"):
         Learner(config).init()
+
+
+def test_a_folder_is_not_taken_by_a_run_whose_start_does_not_fit(file, tmp_path):
+    """References of all graphs, which take hours, come after the check, and the folder stays free."""
+    schedules = tmp_path / "schedules.safetensors"
+    small = GflownetConfig(devices=2, layers=1, width=8, head_width=4)
+    save_gflownet(schedules, SchedulePolicy(small, rngs=nnx.Rngs(0)))
+    graphs = [generate("chain", 3, seed=0)]
+    for start, policy, error in (
+        (file, dataclasses.replace(POLICY, num_devices=3), ConfigError),
+        (file, dataclasses.replace(POLICY, width=8), ConfigError),
+        (schedules, POLICY, FormatError),
+    ):
+        config = TrainConfig(start=str(start), policy=policy)
+        with pytest.raises(error, match=start.name):
+            train(config, graphs, graphs, tmp_path / "run", progress=False)
+        assert not (tmp_path / "run").exists()

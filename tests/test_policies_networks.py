@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import pathlib
 
 import chex
 import jax
@@ -37,6 +38,7 @@ from regal_jax.policies import (
     Prior,
     Value,
     default_policy,
+    entropy,
     make_inputs,
 )
 from regal_jax.problem import Bucket
@@ -318,6 +320,16 @@ def test_untrained_policy_of_alphas_and_betas_does_so_too():
     assert (second[:, :12, 2, 0] > 0.8).all()
     assert (first[:, :12, :2, 1] < 0.1).all()
     np.testing.assert_allclose(untrained(config, x, Value), -1, atol=0.1)
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_entropy_of_an_untrained_policy_is_what_the_guide_says(objective):
+    config = PolicyConfig(objective=objective)
+    x = inputs_of(random_graph(np.random.default_rng(0), 12, 2), TWO, config)
+    assert float(entropy(untrained(config, x), x[0].node_mask)[0]) == pytest.approx(2.0, abs=0.03)
+    most = np.mean([np.log(len(bins)) for bins in config.bins])
+    guide = (pathlib.Path(__file__).parents[1] / "docs" / "training.md").read_text()
+    assert f"With the default bins it starts near 2.0 of at most {most:.2f}" in guide
 
 
 def placed(graph, heads=None, **fields):

@@ -1,6 +1,7 @@
 """Tests of weights files: round trips, and errors of one line."""
 
 import json
+import pathlib
 
 import chex
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import safetensors.numpy
 from flax import nnx
 from policy_cases import BEFORE, chain, four_bins, randomised
 
+import regal_jax.policies
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Cluster
 from regal_jax.learning import TrainConfig
@@ -300,3 +302,24 @@ def test_a_file_of_version_5_is_read_and_rewritten(tmp_path, capsys):
     again = path.read_bytes()
     main([str(path)])  # A converted file is not changed.
     assert path.read_bytes() == again
+
+
+def test_the_conversion_leaves_other_files_alone_and_names_them_in_one_line(tmp_path, capsys):
+    shipped = pathlib.Path(regal_jax.policies.__file__).parent / "trained/regal-primed/makespan-2.safetensors"
+    copy = tmp_path / "copy.safetensors"
+    copy.write_bytes(shipped.read_bytes())
+    assert main([str(copy)]) == 0
+    assert copy.read_bytes() == shipped.read_bytes()
+    other = tmp_path / "other.safetensors"
+    safetensors.numpy.save_file({"a": np.zeros(1, np.float32)}, other)
+    for arguments, message in (
+        ([str(other)], "other.safetensors: holds no policy of regal_jax"),
+        ([str(tmp_path / "none")], "No such file"),
+        ([], "FILE: give the weights files"),
+    ):
+        capsys.readouterr()
+        assert main(arguments) == 2
+        out, err = capsys.readouterr()
+        assert (out, err.count("\n")) == ("", 1)
+        assert err.startswith("regal_jax.policies.conversion: error: ")
+        assert message in err

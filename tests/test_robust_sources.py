@@ -1,6 +1,7 @@
 """Sources propose valid schedules that depend only on the seed and have the documented properties."""
 
 import importlib
+import json
 
 import jax
 import numpy as np
@@ -10,9 +11,10 @@ from strategies import random_graph
 
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
-from regal_jax.gflownet import GflownetConfig, SchedulePolicy, sample_schedules
+from regal_jax.gflownet import GflownetConfig, SchedulePolicy, sample_schedules, save_gflownet
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.heuristics.ranks import upward_rank
+from regal_jax.learning.gflownet import GflownetTrainConfig, PpoConfig
 from regal_jax.robust import (
     LEARNED,
     LOADERS,
@@ -279,6 +281,23 @@ def test_a_network_proposes_what_it_samples():
 
 
 @pytest.mark.parametrize(
+    ("metadata", "temperature"),
+    [
+        ({"training": json.dumps(GflownetTrainConfig(ppo=PpoConfig(temperature=0.5)).as_document())}, 0.5),
+        ({}, 0.25),
+        ({"training": "by hand"}, 0.25),
+        ({"training": "[1]"}, 0.25),
+        ({"training": '{"ppo": {"temperature": 0}}'}, 0.25),
+    ],
+)
+def test_ppo_samples_at_the_temperature_of_its_training(metadata, temperature, tmp_path):
+    network = SchedulePolicy(GflownetConfig(layers=1, width=8, head_width=4), rngs=nnx.Rngs(0))
+    file = str(tmp_path / "ppo.safetensors")
+    save_gflownet(file, network, metadata)
+    assert make_source("ppo", weights=file, temperature=0.1)[1] == SampledSchedules(file, temperature)
+
+
+@pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: make_source("other"), "unknown 'other'; use one of auto, list-scheduling"),
@@ -286,6 +305,7 @@ def test_a_network_proposes_what_it_samples():
         (lambda: make_source("gflownet", weights=3), "int has no method propose"),
         (lambda: make_source("gflownet", weights="no-file"), "no-file"),
         (lambda: make_source("brkga", weights="file"), "brkga takes none"),
+        (lambda: make_source(BrkgaRuns(), weights="default"), "weights: an object as source takes none"),
         (lambda: make_source("brkga", nonsense=1), "nonsense"),
         (lambda: make_source("brkga", temperature=0), "temperature"),
         (lambda: ListSchedules(-1), "noise"),

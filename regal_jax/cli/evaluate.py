@@ -1,6 +1,9 @@
 """``regal-jax evaluate`` and ``regal-jax tune``. Heavy imports are local."""
 
 import argparse
+import dataclasses
+import json
+import pathlib
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -164,7 +167,9 @@ def _methods(parser: argparse.ArgumentParser) -> None:
         "--no-warm-up", action="store_true", help="run nothing twice; times then include compilation"
     )
     parser.add_argument(
-        "--report-only", action="store_true", help="run nothing; report the results that exist"
+        "--report-only",
+        action="store_true",
+        help="run nothing; report the results of the last run, whose settings need not be given again",
     )
     add_engine(parser, "where graphs are planned")
     parser.add_argument("--quiet", action="store_true", help="no progress bar, no table")
@@ -256,7 +261,9 @@ def _evaluate(args: argparse.Namespace) -> int:
     from regal_jax.experiments import report, run_evaluation
 
     finished = True
-    if not args.report_only:
+    if args.report_only:
+        _check_reported(args)
+    else:
         config = _config(args)
         machine.use_all_cores()
         outcome = run_evaluation(
@@ -290,6 +297,41 @@ def _config(args: argparse.Namespace, **fixed: Any) -> "EvaluationConfig":
     """The settings of the file, overridden by those of the command line."""
     from regal_jax.errors import ConfigError
     from regal_jax.experiments import EvaluationConfig
+
+    document = _document(args, **fixed)
+    if "graphs" not in document and document.get("suite", "regal") == "regal":
+        raise ConfigError("--graphs: give the path of a set of graphs, of a corpus, or 'sample'")
+    return EvaluationConfig.from_document(document)
+
+
+def _check_reported(args: argparse.Namespace) -> None:
+    """Refuses settings other than those of the last run, which alone is reported.
+
+    Raises:
+      ConfigError: A setting was given that the last run had otherwise.
+    """
+    from regal_jax.errors import ConfigError
+    from regal_jax.experiments import EvaluationConfig
+    from regal_jax.experiments.records import read_evaluation
+
+    given = _document(args)
+    had = read_evaluation(pathlib.Path(args.out)).get("config")
+    if not given or not isinstance(had, dict):
+        return
+    known = {field.name for field in dataclasses.fields(EvaluationConfig)}
+    both = {**{name: value for name, value in had.items() if name in known}, **given}
+    asked = json.loads(json.dumps(EvaluationConfig.from_document(both).as_document()))
+    other = [name for name in given if asked[name] != had.get(name)]
+    if other:
+        raise ConfigError(
+            f"{', '.join(other)}: --report-only reports the last run in {args.out}, which had other "
+            "settings; leave these out, or drop --report-only"
+        )
+
+
+def _document(args: argparse.Namespace, **fixed: Any) -> dict[str, Any]:
+    """The settings of the file and of the command line, without defaults."""
+    from regal_jax.experiments import EvaluationConfig
     from regal_jax.experiments.config import SUITES
 
     file = getattr(args, "config", None)
@@ -306,16 +348,14 @@ def _config(args: argparse.Namespace, **fixed: Any) -> "EvaluationConfig":
     if getattr(args, "no_warm_up", False):
         document["warm_up"] = False
     if getattr(args, "policy", None):
-        document["policies"] = {**document.get("policies", {}), **dict(args.policy)}
+        document["policies"] = {**document.get("policies", {}), **_once("--policy", args.policy)}
     if getattr(args, "weights", None):
         given = {name: files if files[1:] else files[0] for name, files in _by_name(args.weights).items()}
         document["weights"] = {**document.get("weights", {}), **given}
     for name in ("rounds", "losses", "regimes"):
         if getattr(args, name, None):
             document[name] = _by_name(getattr(args, name))
-    if "graphs" not in document and document.get("suite", "regal") == "regal":
-        raise ConfigError("--graphs: give the path of a set of graphs, of a corpus, or 'sample'")
-    return EvaluationConfig.from_document(document)
+    return document
 
 
 def _named(args: argparse.Namespace) -> dict[str, Any]:
@@ -339,6 +379,22 @@ def _named(args: argparse.Namespace) -> dict[str, Any]:
     return document
 
 
+def _once(option: str, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The values by their names.
+
+    Raises:
+      ConfigError: A name is given twice, so that one of its values would not count.
+    """
+    from regal_jax.errors import ConfigError
+
+    named: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in named:
+            raise ConfigError(f"{option}: {name} is given twice; give it once")
+        named[name] = value
+    return named
+
+
 def _by_name(pairs: Sequence[tuple[str, str]]) -> dict[str, list[str]]:
     groups: dict[str, list[str]] = {}
     for name, path in pairs:
@@ -351,6 +407,7 @@ def _tune(args: argparse.Namespace) -> int:
     from regal_jax.experiments import DEFAULT_GRID, tune
     from regal_jax.experiments.graphs import evaluation_graphs
 
+    grid = _once("--grid", args.grid or ())
     check_writable(args.out, inputs=[args.graphs])
     config = _config(args, split=args.split or "train")
     graphs = evaluation_graphs(config)
@@ -360,7 +417,7 @@ def _tune(args: argparse.Namespace) -> int:
         config.cluster,
         objective=config.objective,
         evaluations=args.evaluations,
-        grid={**DEFAULT_GRID, **dict(args.grid or ())},
+        grid={**DEFAULT_GRID, **grid},
         seed=args.seed,
         results=f"{args.out}.points.jsonl",
         progress=progress_bars(quiet=args.quiet),

@@ -40,6 +40,10 @@ _SIZES: Final = (500, 1000, 2000)
 _ROBUST_SIZES: Final = (50,)
 
 
+_PROPOSALS: Final = ("count", "keep", "draws", "temperature")
+"""Fields of the suite of robust scheduling."""
+
+
 @dataclasses.dataclass(frozen=True)
 class EvaluationConfig:
     """Methods, graphs and budgets of an evaluation.
@@ -220,9 +224,16 @@ class EvaluationConfig:
         for name, given, suites in (
             ("cases", self.cases, SUITES[1:]),
             ("min_ops", self.min_ops, SUITES[:1]),
+            ("first", self.first, orders[:1]),
+            ("same_time", not self.same_time, orders[:1]),
+            ("untrained", not self.untrained, orders[:1]),
             ("sizes", self.sizes not in (_SIZES, _ROBUST_SIZES), orders),
             ("losses", self.losses, orders[1:]),
             ("regimes", self.regimes, orders[1:]),
+            *(
+                (name, getattr(self, name) != getattr(EvaluationConfig, name), orders[1:])
+                for name in _PROPOSALS
+            ),
         ):
             if given and self.suite not in suites:
                 raise ConfigError(f"{name}: is for the suite {' or '.join(suites)}; leave it out")

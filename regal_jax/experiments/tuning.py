@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from regal_jax.api import optimize_many
-from regal_jax.checks import check_callback, check_kind, check_whole, whole
+from regal_jax.checks import check_callback, check_kind, check_whole, shown, whole
 from regal_jax.engines import Engine, opened
 from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
@@ -219,7 +219,9 @@ def _points(grid: Mapping[str, Sequence[float]]) -> list[BrkgaConfig]:
     points: dict[BrkgaConfig, None] = {}
     for values in itertools.product(*grid.values()):
         fields: dict[str, Any] = dict(zip(grid, values, strict=True))
-        population = int(fields.get("population", BrkgaConfig().population))
+        population = whole(fields.get("population", BrkgaConfig().population))
+        if population is None:
+            raise ConfigError(f"tune: population is {shown(fields['population'])}; give whole numbers")
         for name in ("elites", "mutants"):
             if name in fields and 0 < fields[name] < 1:
                 fields[name] = round(fields[name] * population)

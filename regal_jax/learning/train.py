@@ -123,18 +123,26 @@ def train(
         shares = [GraphShare.of(chosen) for chosen in (graphs, validation)]
         both = together(lambda: _pools(config, shares))
     identity = run_identity(config.as_document(), *(share.entries for share in shares))
+    learner = _learner(config, implementation)
+    if config.start:
+        learner.init()  # Report weights that do not fit before the folder is claimed.
     # Only after all checks, since from here on the folder belongs to this run.
     with folder_of_run(folder, identity):
         spread = [
             _referenced(config, pools, folder / "references.jsonl", mesh, what, progress and is_first())
             for pools, what in zip(both, ("references", "validation references"), strict=True)
         ]
-        course = _Regal(config, spread, mesh, implementation)
+        course = _Regal(config, learner, spread, mesh)
         ending = run_course(course, folder, progress=progress, tensorboard=tensorboard)
         policy = fetched(folder / WEIGHTS, load_policy)
     steps = int(ending.state.step)
     best = Validation(**ending.best)
     return TrainResult(policy, best, ending.best_step, steps, steps == config.optimizer.steps)
+
+
+def _learner(config: TrainConfig, implementation: str | None) -> Learner:
+    """The learner, without the paths of graphs: runs that differ only in these share their programs."""
+    return Learner(dataclasses.replace(config, data=DataConfig()), implementation)
 
 
 def _pools(config: TrainConfig, shares: Sequence[GraphShare]) -> list[list[PoolShare]]:
@@ -148,13 +156,11 @@ class _Regal(Course[TrainState]):
     def __init__(
         self,
         config: TrainConfig,
+        learner: Learner,
         pools: Sequence[list[SpreadPool]],
         mesh: Mesh,
-        implementation: str | None,
     ) -> None:
-        self._config, self._mesh = config, mesh
-        # Programs do not depend on the paths of graphs: runs that differ only in these share them.
-        self._learner = Learner(dataclasses.replace(config, data=DataConfig()), implementation)
+        self._config, self._learner, self._mesh = config, learner, mesh
         self._pools, self._validation = pools
         keys = jax.random.split(jax.random.key(config.seed))
         self._key, self._validation_key = everywhere(keys, mesh)

@@ -111,10 +111,12 @@ def rewrite(path: str) -> None:
       OSError: The file cannot be read or written.
     """
     # Imported here because these modules import this one.
-    from regal_jax.policies.weights import load_policy, read_metadata, save_policy
+    from regal_jax.policies.weights import load_policy, read_metadata, read_version, save_policy
 
-    metadata = read_metadata(path)
     policy = load_policy(path)
+    if read_version(path) != EARLIER:
+        return
+    metadata = read_metadata(path)
     if "training" in metadata:
         metadata["training"] = _training(metadata["training"])
     save_policy(path, policy, metadata)
@@ -130,10 +132,16 @@ def _training(text: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Rewrites each file; returns the exit code."""
-    for path in arguments:
-        rewrite(path)
-        sys.stdout.write(f"{path}\n")
+    """Rewrites each file; returns the exit code, 2 for bad input."""
+    try:
+        if not arguments:
+            raise ConfigError("FILE: give the weights files to rewrite")
+        for path in arguments:
+            rewrite(path)
+            sys.stdout.write(f"{path}\n")
+    except (ValueError, OSError) as error:
+        sys.stderr.write(f"regal_jax.policies.conversion: error: {' '.join(str(error).split())}\n")
+        return 2
     return 0
 
 

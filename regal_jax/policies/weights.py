@@ -84,6 +84,11 @@ def read_metadata(path: str | os.PathLike[str]) -> dict[str, str]:
     return _FILES.texts(path)
 
 
+def read_version(path: str | os.PathLike[str]) -> str:
+    """The format version of the file of a policy; errors as in `read_metadata`."""
+    return _FILES.read(path)[0]["version"]
+
+
 def _config(path: str | os.PathLike[str], metadata: Mapping[str, str]) -> PolicyConfig:
     try:
         fields = parse_json(metadata.get("config", ""))

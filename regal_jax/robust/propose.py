@@ -194,7 +194,7 @@ def propose(
       weights: Weights of ``"gflownet"`` or ``"ppo"``: a `regal_jax.gflownet.SchedulePolicy`, a file,
         ``"default"`` for the weights of ``"gflownet"`` that ship, or an object with such a method.
       temperature: Temperature of ``"gflownet"``. Lower values give better and less diverse plans. ``"ppo"``
-        uses 0.25, with which it was trained.
+        uses that of its training: of a file by its metadata, else 0.25.
       evaluations: Budget of each run of ``"brkga"``, ``"brkga-runs"`` and ``"scenario-runs"``; by default
         their own. Other sources have no budget.
       choose: Which plans are kept, and in which order. ``"scenarios"``: those that together do best where

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 import jax
 import numpy as np
 
-from regal_jax.checks import check_number, known_name
-from regal_jax.errors import ConfigError
+from regal_jax.checks import check_number, known_name, real
+from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
 from regal_jax.heuristics.list_scheduling import Rule, list_schedule
 from regal_jax.heuristics.ranks import upward_rank
@@ -17,6 +17,7 @@ from regal_jax.robust.genetic import BrkgaPopulation, BrkgaRuns, ScenarioRuns
 from regal_jax.robust.scenarios import generator
 from regal_jax.runtime.interrupts import check_interrupt
 from regal_jax.solvers.gflownet import gflownet_of
+from regal_jax.storage.documents import parse_json
 
 if TYPE_CHECKING:
     from regal_jax.gflownet import SchedulePolicy
@@ -158,12 +159,31 @@ Loader = Callable[[str, float], Proposer]
 """``(file of weights, or "default" for those that ship; temperature)`` -> the policy."""
 
 
-def _ppo(weights: str, temperature: float) -> Proposer:
-    del temperature  # A PPO policy always uses the temperature of its training, which is the paper's.
-    return SampledSchedules("ppo" if weights == "default" else weights, _PPO_TEMPERATURE)
-
-
 _PPO_TEMPERATURE: Final = 0.25
+"""The paper's, and the default of `regal_jax.learning.gflownet.PpoConfig`."""
+
+
+def _ppo(weights: str, temperature: float) -> Proposer:
+    del temperature  # A PPO policy always uses the temperature of its training.
+    source = SampledSchedules("ppo" if weights == "default" else weights)
+    return dataclasses.replace(source, temperature=_trained_at(source.weights))
+
+
+def _trained_at(weights: str) -> float:
+    """The temperature with which PPO trained the weights, by the metadata of their file."""
+    from regal_jax.gflownet import read_gflownet_metadata
+    from regal_jax.gflownet.shipped import SHIPPED
+
+    if weights in SHIPPED:
+        return _PPO_TEMPERATURE
+    try:
+        found = parse_json(read_gflownet_metadata(weights)["training"])["ppo"]["temperature"]
+    except (FormatError, KeyError, TypeError):  # Weights of another origin.
+        return _PPO_TEMPERATURE
+    number = real(found, 1e-6, 1e6)
+    return _PPO_TEMPERATURE if number is None else number
+
+
 LOADERS: Final[dict[str, Loader]] = {"gflownet": SampledSchedules, "ppo": _ppo}
 """Learned source -> function that reads its weights."""
 _NETWORK: Final = "gflownet"
@@ -242,7 +262,8 @@ def make_source(
       source: A key of `SOURCES`, or an object with the method of `Proposer`.
       weights: Weights of a learned source: a `regal_jax.gflownet.SchedulePolicy`, an object with the method
         of `Proposer`, a file, or ``"default"`` for the weights that ship.
-      temperature: Temperature of a policy that is read from weights; a given policy has its own.
+      temperature: Temperature of ``"gflownet"``. ``"ppo"`` uses that of its training, by the metadata of a
+        file, and 0.25 if that is unknown. An object has its own.
       **options: Settings of the source, as its class takes them.
 
     Raises:
@@ -251,6 +272,8 @@ def make_source(
     check_number("temperature", temperature, 1e-6, 1e6)
     if not isinstance(source, str):
         _check_proposer("source", source)
+        if weights is not None:
+            raise ConfigError("weights: an object as source takes none; leave them out")
         return getattr(source, "name", type(source).__name__), source
     source = known_name(source, SOURCES)
     if source not in SOURCES:

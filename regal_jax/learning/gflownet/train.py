@@ -17,7 +17,7 @@ from regal_jax.gflownet import (
     sample_schedules,
     save_gflownet,
 )
-from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix
 from regal_jax.heuristics import run_heuristic
 from regal_jax.learning.ahead import Ahead
 from regal_jax.learning.gflownet.config import GflownetTrainConfig, Loss
@@ -150,6 +150,12 @@ def train_gflownet(
     return GflownetTrainResult(model, best, ending.best_step, steps, steps == config.optimizer.steps)
 
 
+def _work(graph: ComputationGraph, cluster: Cluster) -> float:
+    """The sum of the shortest runtimes of the ops, over which speed-ups of sampled schedules are."""
+    runtime = np.where(allowed_matrix(graph, cluster), runtime_matrix(graph, cluster), np.inf)
+    return float(runtime.min(axis=1).sum())
+
+
 class _Schedules(Course[GflownetState]):
     """The resources of a run; rebuilt after every restart."""
 
@@ -161,7 +167,7 @@ class _Schedules(Course[GflownetState]):
         self._source = GflownetSource(config.data, config.model.devices, config.seed, *sets)
         if config.start:
             self._learner.init()  # Report weights that do not fit before the folder is claimed.
-        self._held_out: list[tuple[ComputationGraph, float]] | None = None
+        self._held_out: list[tuple[ComputationGraph, float, float]] | None = None
         self._key = everywhere(jax.random.key(config.seed), mesh)
         self._ahead = Ahead(self._made, config.optimizer.steps)
 
@@ -213,23 +219,26 @@ class _Schedules(Course[GflownetState]):
         if self._held_out is None:
             mine = self._source.validation()[jax.process_index() :: jax.process_count()]
             self._held_out = [
-                (graph, run_heuristic(_REFERENCE, graph, cluster, Objective.MAKESPAN).makespan)
+                (
+                    graph,
+                    _work(graph, cluster),
+                    run_heuristic(_REFERENCE, graph, cluster, Objective.MAKESPAN).makespan,
+                )
                 for graph in mine
             ]
         if not self._held_out:  # More processes than graphs.
             return []
         model = self._learner.model(jax.device_put(jax.device_get(state.policy)))
-        keys = graph_keys(jax.random.key(self._config.seed), [graph for graph, _ in self._held_out])
+        keys = graph_keys(jax.random.key(self._config.seed), [graph for graph, _, _ in self._held_out])
         is_ppo = o.loss is Loss.PPO
         options = {
             "count": o.validation_samples,
             "temperature": self._config.ppo.temperature if is_ppo else o.validation_temperature,
         }
         found = []
-        for (graph, reference), key in zip(self._held_out, keys, strict=True):
+        for (graph, work, reference), key in zip(self._held_out, keys, strict=True):
             check_interrupt()
             speedup = sample_schedules(model, graph, cluster, key, **options).speedup
-            work = float(graph.runtime.sum())
             saved = 1 - work / float(speedup.max()) / reference if reference else 0.0
             found.append((saved, float(speedup.max()), float(speedup.mean())))
         return found
