@@ -241,7 +241,7 @@ def propose(
     options = {} if evaluations is None or source not in SEARCHES else {"evaluations": evaluations}
     name, proposer = make_source(source, weights=file, temperature=temperature, **options)
     if evaluations is not None and not options:
-        raise ConfigError(f"evaluations: {name} has no budget; leave it out, or use {', '.join(_SEARCHES)}")
+        raise ConfigError(f"evaluations: {name} has no budget; leave it out, or use {', '.join(SEARCHES)}")
     with interruptible():
         key, chooses = jax.random.split(as_key(seed))
         sequence, devices = _pair(proposer.propose(graph, cluster, count, key), name)
