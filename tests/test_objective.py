@@ -102,3 +102,24 @@ def test_unknown_objective():
     problem = make_problem([random_graph(np.random.default_rng(0), 2)], Cluster.uniform(1))
     with pytest.raises(ValueError, match="beauty"):
         fitness(problem, draw(problem, 0), "beauty")
+
+
+def test_rounding_moves_no_plan_across_1():
+    builder = GraphBuilder("line")
+    runtimes = (0.7, 0.7, 0.1, 0.3, 1.1, 0.7, 0.7, 0.3, *[0.0] * 20)
+    for i, runtime in enumerate(runtimes):
+        builder.add_op(f"o{i}", runtime=runtime, outputs=[2**50], control_inputs=range(i))
+    graph = builder.build()
+
+    def plan(memory):
+        cluster = Cluster.uniform(1, memory)
+        return Plan.from_events(graph, cluster, np.zeros(len(runtimes), int), np.arange(len(runtimes)))
+
+    # The makespan is a sum in another order than its bound, and larger in the last bit.
+    fits = plan("inf")
+    assert fits.makespan > makespan_upper_bound(graph, fits.cluster)
+    assert plan_fitness(fits, graph) == 1
+    # One byte too many, of 28 * 2**50.
+    over = plan(2**50 - 1)
+    assert over.overflow.sum() == 1
+    assert plan_fitness(over, graph) > 1

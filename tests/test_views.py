@@ -146,6 +146,18 @@ def test_methods_side_by_side():
             compare(graph, TWO, methods)
 
 
+def test_a_plan_is_not_better_than_its_bound():
+    builder = GraphBuilder("tenths")
+    for i in range(10):
+        builder.add_op(f"o{i}", runtime=0.1)
+    found = compare(builder.build(), Cluster.uniform(1), ["bfs"])
+    plan = found.plans["bfs"]
+    # Both are sums of tenths, which are rounded differently.
+    assert plan.makespan < plan.lower_bound
+    assert (plan.gap, plan.optimal) == (0.0, True)
+    assert "-0.0 %" not in repr(found)
+
+
 @given(instances())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 def test_networkx_and_back_is_the_same_graph(instance):

@@ -1,5 +1,7 @@
 """The fitness of a plan: its objective relative to an upper bound."""
 
+import math
+
 from regal_jax.checks import check_kind
 from regal_jax.graph import ComputationGraph
 from regal_jax.plan.bounds import Objective, makespan_upper_bound
@@ -31,6 +33,8 @@ def plan_fitness(plan: Plan, graph: ComputationGraph) -> float:
     check_kind("graph", graph, ComputationGraph)
     total = float(graph.tensor_bytes.sum() + graph.temp_bytes.sum())
     if not plan.feasible:
-        return 1 + float(plan.overflow.sum()) / max(total, 1)
+        # An overflow must not round to 0, however small it is.
+        return max(1 + float(plan.overflow.sum()) / max(total, 1), math.nextafter(1, 2))
     scale = makespan_upper_bound(graph, plan.cluster) if plan.objective is Objective.MAKESPAN else total
-    return plan.objective_value / scale if scale else 0.0
+    # The sums of the makespan and of its bound are rounded differently.
+    return min(plan.objective_value / scale, 1.0) if scale else 0.0

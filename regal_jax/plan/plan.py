@@ -185,8 +185,9 @@ class Plan:
 
     @property
     def gap(self) -> float | None:
-        """``objective_value / lower_bound - 1``; ``None`` if the bound is 0."""
-        return self.objective_value / self.lower_bound - 1 if self.lower_bound else None
+        """``objective_value / lower_bound - 1``, at least 0; ``None`` if the bound is 0."""
+        # Both are sums, which may be rounded differently.
+        return max(self.objective_value / self.lower_bound - 1, 0.0) if self.lower_bound else None
 
     @property
     def sort_key(self) -> tuple[float, float]:
