@@ -488,6 +488,41 @@ def test_a_function_with_a_backward_of_its_own_has_only_a_forward_pass():
     assert Reversed.apply(torch.ones(2, requires_grad=True)).requires_grad  # It still works elsewhere.
 
 
+def derived(m, x):
+    x = x.detach()
+    x.requires_grad = True
+    return torch.autograd.grad(m.w(x).square().sum(), x)[0]
+
+
+def changed(m, x):
+    with torch.no_grad():
+        m.w.weight.mul_(0.5)
+    return m.w(x)
+
+
+@pytest.mark.parametrize(
+    ("fn", "message", "forms"),
+    [
+        (
+            derived,
+            r"computes a tensor of shape \[3, 3\] in a way that no trace shows",
+            ("forward", "gradient"),
+        ),
+        (changed, "changes its parameter 'w.weight' in place, and has no gradient for it", ("gradient",)),
+        (lambda m, x: m.w(m.w(x).detach_()), "detach_.., which no trace shows", ("gradient",)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # PyTorch's own, where it exports.
+def test_what_a_trace_does_not_show_is_refused(fn, message, forms):
+    net = module(fn, w=nn.Linear(3, 3))
+    for form in ("forward", "gradient"):
+        if form in forms:
+            with pytest.raises(FormatError, match=message):
+                from_torch(net, torch.empty(2, 3), form=form)
+        else:
+            assert "aten.linear" in kinds(from_torch(net, torch.empty(2, 3), form=form))
+
+
 def test_sizes_that_depend_on_data_are_refused():
     with pytest.raises(FormatError, match=r"depends on the data") as caught:
         from_torch(module(lambda _, x: torch.nonzero(x)), torch.empty(3))

@@ -10,7 +10,7 @@ from typing import Any, Final
 import torch
 import torch.fx.traceback
 import torch.utils.checkpoint
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -126,7 +126,8 @@ def trace(
             with mode:
                 twin, actual = _twin(module)
                 fake_args, fake_kwargs = pytree.tree_map(_fake, (tuple(args), dict(kwargs)))
-            with _differentiable() if form != "forward" else contextlib.nullcontext():
+            differentiable = _differentiable() if form != "forward" else contextlib.nullcontext()
+            with differentiable, _Shown(form != "forward"):
                 exported = torch.export.export(twin, fake_args, fake_kwargs, strict=False)
             # With no table of decompositions this only makes in-place ops functional.
             exported = exported.run_decompositions({})
@@ -172,19 +173,31 @@ def _differentiable() -> Iterator[None]:
 
     base.apply = classmethod(apply)
     try:
-        with torch.enable_grad(), _DetachingWithoutGradient():
+        with torch.enable_grad():
             yield
     finally:
         base.apply = plain
 
 
-class _DetachingWithoutGradient(TorchFunctionMode):
-    """Detaches what is computed under `torch.no_grad`, which `torch.export` does not keep in every case."""
+class _Shown(TorchFunctionMode):
+    """Makes a trace show what is detached, which `torch.export` does not do in every case.
+
+    Args:
+      gradient: Whether the trace will be differentiated: what is computed under `torch.no_grad` is detached.
+    """
+
+    def __init__(self, gradient: bool) -> None:
+        super().__init__()
+        self._gradient = gradient
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
+        if func == torch.Tensor.data.__get__:  # pyright: ignore[reportAttributeAccessIssue]
+            return args[0].detach()
+        if self._gradient and func == torch.Tensor.detach_:
+            raise FormatError("the module calls detach_(), which no trace shows: write y = y.detach()")
         made = func(*args, **(kwargs or {}))
-        if torch.is_grad_enabled():
+        if not self._gradient or torch.is_grad_enabled():
             return made
         given = set(map(id, pytree.tree_leaves((args, kwargs))))  # An op in place returns its operand.
         return pytree.tree_map_only(torch.Tensor, lambda t: t if id(t) in given else t.detach(), made)
@@ -253,6 +266,11 @@ def _held(
             held.append(Held(str(target), tensor, None, target in replaced, actual.get(id(tensor))))
         else:
             tensor = exported.constants.get(str(target))
+            if isinstance(tensor, FakeTensor) and id(tensor) not in actual:
+                raise FormatError(
+                    f"the module computes a tensor of shape {list(tensor.shape)} in a way that no trace "
+                    "shows, for example by torch.autograd.grad for an input: rewrite that part of the module"
+                )
             held.append(Held(str(target or name), tensor, actual=actual.get(id(tensor), tensor)))
     return held
 
@@ -278,6 +296,12 @@ def _with_gradient(
 
     names = [held[i].name for i in trained]
     changed = [result for result in _results(exported) if result.role == "state"]
+    for result in changed:
+        if result.name in names:
+            raise FormatError(
+                f"the module changes its parameter {result.name!r} in place, and has no gradient for it: "
+                "switch its requires_grad off, or use form='forward'"
+            )
     results: list[Result] = []
 
     def program(*flat: Any) -> list[Any]:
