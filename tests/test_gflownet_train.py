@@ -136,6 +136,23 @@ def test_graphs_of_steps_are_functions_of_the_seed():
     assert not trained & {graph.content_hash for graph in held_out}
 
 
+@pytest.mark.parametrize("subgraph", [(), (3, 20)])
+def test_steps_train_on_whole_graphs_of_families_that_add_ops(subgraph):
+    """Families of REGAL add a source and a sink."""
+    families = ("gflownet-layered", "regal-erdos-renyi")
+    data = GflownetDataConfig(families=families, ops=10, graphs=4, subgraph=subgraph)
+    source, sizes = GflownetSource(data, 2, 0), set()
+    for step in range(60):
+        graph, inputs = source._graph(source._draw(step)[1])[0], source.inputs(step)
+        assert inputs.shape == (source.size(step), 2)
+        sizes.add((graph.num_ops, int(inputs.num_ops)))
+    if subgraph:
+        assert {size for whole, size in sizes if whole == 12} > {11, 12}
+        assert all(3 <= size <= whole for whole, size in sizes)
+    else:
+        assert sizes == {(10, 10), (12, 12)}
+
+
 def test_real_graphs_are_those_of_the_suite():
     cluster = Cluster.uniform(4, transfer="free")
     one = GflownetDataConfig(train="one", validation="one")
@@ -306,6 +323,10 @@ def test_settings_are_checked_and_written(tmp_path):
         ({"optimizer": {"loss": "magic"}}, "optimizer.loss: is 'magic'"),
         ({"optimizer": {"trajectories": 1}}, "optimizer.trajectories: is 1"),
         ({"optimizer": {"max_temperature": 0.001}}, "optimizer.max_temperature: is 0.001"),
+        ({"optimizer": {"min_temperature": 1e-9}}, "optimizer.min_temperature: is 1e-09; give a number from"),
+        ({"optimizer": {"max_temperature": 1e9}}, "optimizer.max_temperature: is 1000000000.0; give"),
+        ({"optimizer": {"validation_temperature": 1e-9}}, "optimizer.validation_temperature: is 1e-09"),
+        ({"ppo": {"temperature": 0}}, r"ppo.temperature: is 0\.?0?; give a number from 1e-06 to 1e\+06"),
         ({"optimizer": {"clip": -1}}, "optimizer.clip: is -1"),
         ({"ppo": {"epochs": 0}}, "ppo.epochs: is 0"),
         ({"model": {"width": 0}}, "gflownet: width is 0"),

@@ -4,7 +4,7 @@ import dataclasses
 import enum
 from typing import Any, ClassVar
 
-from regal_jax.checks import shown, whole
+from regal_jax.checks import real, shown, whole
 from regal_jax.datasets import FAMILIES
 from regal_jax.errors import ConfigError
 from regal_jax.gflownet import GflownetConfig
@@ -41,6 +41,16 @@ class Loss(enum.StrEnum):
     """PPO with a clipped ratio and an entropy bonus that decays; it estimates no backward probabilities."""
 
 
+def _temperatures(config: Any, path: str, *fields: str) -> None:
+    """Converts the fields to numbers that `regal_jax.gflownet.sample_schedules` takes."""
+    for field in fields:
+        value = getattr(config, field)
+        number = real(value, 1e-6, 1e6)
+        if number is None:
+            raise ConfigError(f"{path}.{field}: is {shown(value)}; give a number from 1e-06 to 1e+06")
+        object.__setattr__(config, field, number)
+
+
 @dataclasses.dataclass(frozen=True)
 class GflownetDataConfig:
     """The graphs of a run.
@@ -49,7 +59,7 @@ class GflownetDataConfig:
 
     Attributes:
       families: Families of random graphs, see `regal_jax.datasets.generate`; each has the same share.
-      ops: Number of ops of a random graph.
+      ops: Number of ops of a random graph; families of REGAL add a source and a sink.
       graphs: Number of different random graphs to train on.
       validation_graphs: Number of random graphs for choosing the best weights; may be 0 if `validation` has
         graphs.
@@ -131,7 +141,8 @@ class PpoConfig:
     def __post_init__(self) -> None:
         whole_fields(self, "ppo", epochs=1)
         least_fields(self, "ppo", entropy=0, value=0)
-        above_fields(self, "ppo", temperature=0, clip=0)
+        above_fields(self, "ppo", clip=0)
+        _temperatures(self, "ppo", "temperature")
         above_fields(self, "ppo", 1, entropy_decay=0)
 
 
@@ -148,7 +159,7 @@ class GflownetOptimizerConfig:
       trajectories: ``P``, the number of schedules sampled in a step.
       learning_rate: Learning rate of Adam at the first step, at most 10.
       decay: Factor of the learning rate over the run, at most 1 (no decay); the decay is exponential.
-      min_temperature: Lowest temperature; temperatures are drawn log-uniformly.
+      min_temperature: Lowest temperature; temperatures are drawn log-uniformly. All are from 1e-6 to 1e6.
       max_temperature: Highest temperature.
       clip: Largest norm of a gradient; 0 for no limit.
       validation_temperature: Temperature at which schedules of the validation graphs are sampled.
@@ -185,7 +196,7 @@ class GflownetOptimizerConfig:
         least_fields(self, "optimizer", clip=0)
         above_fields(self, "optimizer", MOST_RATE, learning_rate=0)
         above_fields(self, "optimizer", 1, decay=0)
-        above_fields(self, "optimizer", min_temperature=0, validation_temperature=0)
+        _temperatures(self, "optimizer", "min_temperature", "max_temperature", "validation_temperature")
         least_fields(self, "optimizer", max_temperature=self.min_temperature)
 
 

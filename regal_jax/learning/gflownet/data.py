@@ -128,15 +128,21 @@ class GflownetSource:
         """The graph of a step, and how many of its ops it trains on."""
         rng = np.random.default_rng([self.seed, 2, step])
         number = int(rng.integers(len(self.graphs) or self.data.graphs))
-        ops = self.graphs[number].num_ops if self.graphs else self.data.ops
+        ops = self._size(number)
         if self.data.subgraph:
             least, most = (min(size, ops) for size in self.data.subgraph)
             ops = int(rng.integers(least, most + 1))
         return rng, number, ops
 
+    def _size(self, number: int) -> int:
+        """Ops of a graph to train on; some families add ops to those that are asked for."""
+        return self.graphs[number].num_ops if self.graphs else self._graph(number)[0].num_ops
+
     @functools.cached_property
     def _largest(self) -> int:
-        most = max((graph.num_ops for graph in self.graphs), default=self.data.ops)
+        # The first random graphs are of all families.
+        count = len(self.graphs) or min(self.data.graphs, len(self.data.families))
+        most = max(self._size(number) for number in range(count))
         return min(most, self.data.subgraph[1]) if self.data.subgraph else most
 
     def _padded(self, ops: int) -> int:
