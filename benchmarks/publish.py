@@ -118,19 +118,18 @@ def _at_limits(history: Mapping[str, list[Any]], limits: Sequence[int]) -> dict[
     return {name: [history[name][place] for place in places] for name in ("evaluations", "best")}
 
 
-def renewed(text: str, tables: pathlib.Path, *, resamples: int | None = None) -> str:
+def renewed(text: str, tables: pathlib.Path) -> str:
     """A document with its tables as the results have them.
 
     Args:
       text: The document.
       tables: Folder with a folder of results for each name.
-      resamples: As in `regal_jax.experiments.statistics.bootstrap`, of contrasts.
 
     Raises:
       ConfigError: A table names results, a part, a row or a pair that does not exist.
     """
     found = functools.cache(lambda name: _tables(tables / name))
-    pairs = functools.cache(lambda name: _pairs(tables / name, resamples))
+    pairs = functools.cache(lambda name: _pairs(tables / name))
 
     def table(match: re.Match[str]) -> str:
         kind, names, lines = match[1], match[2].split(), match[3].splitlines()
@@ -290,7 +289,7 @@ def _rounds(summary: Mapping[str, Any]) -> Table:
     }
 
 
-def _pairs(folder: pathlib.Path, resamples: int | None) -> dict[tuple[str, str], dict[str, str]]:
+def _pairs(folder: pathlib.Path) -> dict[tuple[str, str], dict[str, str]]:
     """Two methods -> cells of their contrast, in bold type where the interval does not contain 0."""
     document, records = read_evaluation(folder), Records(folder)
     if document["config"].get("suite") == "robust-scheduling":
@@ -299,9 +298,8 @@ def _pairs(folder: pathlib.Path, resamples: int | None) -> dict[tuple[str, str],
             (line["method"], line["against"]): {TITLES[name]: difference(line, name) for name in COMPARED}
             for line in lines
         }
-    lines = contrasts(compare(document, records), **({} if resamples is None else {"resamples": resamples}))
     pairs = {}
-    for line in lines:
+    for line in contrasts(compare(document, records)):
         change = _percent(line, "change", "+z.2f")
         if line["change_low"] > 0 or line["change_high"] < 0:
             change = f"**{change}**"

@@ -14,6 +14,7 @@ from regal_jax.graph.pairing import (
     mean_transfer_times,
     once_a_pair,
     runtime_matrix,
+    shortest_runtimes,
     transfer_times,
 )
 
@@ -36,6 +37,7 @@ __all__ = [
     "once_a_pair",
     "op_classes",
     "runtime_matrix",
+    "shortest_runtimes",
     "to_networkx",
     "topology_hash",
     "transfer_times",

@@ -13,7 +13,14 @@ from regal_jax.graph.cluster import Cluster
 from regal_jax.graph.computation_graph import ComputationGraph
 from regal_jax.graph.units import parse_bandwidth, parse_time
 
-__all__ = ["allowed_matrix", "mean_transfer_times", "once_a_pair", "runtime_matrix", "transfer_times"]
+__all__ = [
+    "allowed_matrix",
+    "mean_transfer_times",
+    "once_a_pair",
+    "runtime_matrix",
+    "shortest_runtimes",
+    "transfer_times",
+]
 
 _MOST: Final = 4
 """Number of clusters for which a graph caches results, as heuristics and replays ask repeatedly."""
@@ -95,6 +102,15 @@ def allowed_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
             f"{cluster.num_devices} devices; add devices or allow more of them"
         )
     return allowed
+
+
+def shortest_runtimes(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
+    """``[N]`` float64: the runtime of each op on the fastest device on which it may run.
+
+    Raises:
+      ClusterError: The cluster does not fit the graph.
+    """
+    return np.where(allowed_matrix(graph, cluster), runtime_matrix(graph, cluster), np.inf).min(axis=1)
 
 
 @once_a_pair

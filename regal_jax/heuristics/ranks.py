@@ -11,6 +11,7 @@ from regal_jax.graph import (
     mean_transfer_times,
     once_a_pair,
     runtime_matrix,
+    shortest_runtimes,
 )
 from regal_jax.runtime.compiling import only_borrows, run_loops
 
@@ -40,8 +41,7 @@ def shortest_paths(graph: ComputationGraph, cluster: Cluster) -> tuple[np.ndarra
 
     They are the shortest runtime of each op, and the longest path of such runtimes after it.
     """
-    allowed = allowed_matrix(graph, cluster)
-    least = np.where(allowed, runtime_matrix(graph, cluster), np.inf).min(axis=1)
+    least = shortest_runtimes(graph, cluster)
     return least, _longest_paths(graph, least, np.zeros(graph.num_tensors)) - least
 
 

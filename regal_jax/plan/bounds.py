@@ -15,6 +15,7 @@ from regal_jax.graph import (
     allowed_matrix,
     once_a_pair,
     runtime_matrix,
+    shortest_runtimes,
     transfer_times,
 )
 
@@ -62,7 +63,7 @@ def lower_bound(graph: ComputationGraph, cluster: Cluster, objective: Objective 
         ends = (_spread(graph, allowed, held) for held in (graph.tensor_resident, graph.tensor_keep))
         return float(max(_busiest(graph, allowed), *ends))
     allowed = allowed_matrix(graph, cluster)
-    runtime = np.where(allowed, runtime_matrix(graph, cluster), np.inf).min(axis=1)
+    runtime = shortest_runtimes(graph, cluster)
     path = critical_path(graph, runtime, _unavoidable(graph, cluster, allowed))
     devices, work = _work(graph, cluster, allowed, runtime)
     even = math.fsum(work) / cluster.num_devices

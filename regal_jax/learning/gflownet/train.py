@@ -17,7 +17,7 @@ from regal_jax.gflownet import (
     sample_schedules,
     save_gflownet,
 )
-from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, runtime_matrix
+from regal_jax.graph import Cluster, ComputationGraph, shortest_runtimes
 from regal_jax.heuristics import run_heuristic
 from regal_jax.learning.ahead import Ahead
 from regal_jax.learning.gflownet.config import GflownetTrainConfig, Loss
@@ -150,12 +150,6 @@ def train_gflownet(
     return GflownetTrainResult(model, best, ending.best_step, steps, steps == config.optimizer.steps)
 
 
-def _work(graph: ComputationGraph, cluster: Cluster) -> float:
-    """The sum of the shortest runtimes of the ops, over which speed-ups of sampled schedules are."""
-    runtime = np.where(allowed_matrix(graph, cluster), runtime_matrix(graph, cluster), np.inf)
-    return float(runtime.min(axis=1).sum())
-
-
 class _Schedules(Course[GflownetState]):
     """The resources of a run; rebuilt after every restart."""
 
@@ -221,7 +215,7 @@ class _Schedules(Course[GflownetState]):
             self._held_out = [
                 (
                     graph,
-                    _work(graph, cluster),
+                    float(shortest_runtimes(graph, cluster).sum()),
                     run_heuristic(_REFERENCE, graph, cluster, Objective.MAKESPAN).makespan,
                 )
                 for graph in mine
