@@ -3,13 +3,11 @@
 import contextlib
 import copy
 import dataclasses
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 import torch.fx.traceback
-import torch.utils.checkpoint
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, make_fx
 from torch.overrides import TorchFunctionMode
@@ -17,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from regal_jax.errors import FormatError
 from regal_jax.importers.fx_program import PHASE
+from regal_jax.importers.torch_modes import Shown, differentiable
 from regal_jax.importers.torch_quiet import quiet
 
 __all__ = [
@@ -126,8 +125,8 @@ def trace(
             with mode:
                 twin, actual = _twin(module)
                 fake_args, fake_kwargs = pytree.tree_map(_fake, (tuple(args), dict(kwargs)))
-            differentiable = _differentiable() if form != "forward" else contextlib.nullcontext()
-            with differentiable, _Shown(form != "forward"):
+            context = differentiable() if form != "forward" else contextlib.nullcontext()
+            with context, Shown(form != "forward"):
                 exported = torch.export.export(twin, fake_args, fake_kwargs, strict=False)
             # With no table of decompositions this only makes in-place ops functional.
             exported = exported.run_decompositions({})
@@ -147,60 +146,6 @@ def trace(
                 "(torch.export must take it on these arguments: no control flow that depends on data; "
                 "see the cause)"
             ) from error
-
-
-@contextlib.contextmanager
-def _differentiable() -> Iterator[None]:
-    """A context for the trace of a forward pass that is to be differentiated.
-
-    Raises:
-      FormatError: It calls a `torch.autograd.Function`, whose ``backward`` would be lost.
-    """
-    base, here = torch.autograd.Function, threading.get_ident()
-    plain = vars(base)["apply"]
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() == here:
-            if cls is torch.utils.checkpoint.CheckpointFunction:
-                inner, _, *operands = args  # Its gradient is that of the ops in it.
-                return inner(*operands)
-            if cls.__module__.partition(".")[0] != "torch":
-                raise FormatError(
-                    f"the module calls the torch.autograd.Function {cls.__name__!r}, and no trace shows its "
-                    "backward: write it with ops that PyTorch differentiates, or use form='forward'"
-                )
-        return plain.__get__(None, cls)(*args, **kwargs)
-
-    base.apply = classmethod(apply)
-    try:
-        with torch.enable_grad():
-            yield
-    finally:
-        base.apply = plain
-
-
-class _Shown(TorchFunctionMode):
-    """Makes a trace show what is detached, which `torch.export` does not do in every case.
-
-    Args:
-      gradient: Whether the trace will be differentiated: what is computed under `torch.no_grad` is detached.
-    """
-
-    def __init__(self, gradient: bool) -> None:
-        super().__init__()
-        self._gradient = gradient
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        del types
-        if func == torch.Tensor.data.__get__:  # pyright: ignore[reportAttributeAccessIssue]
-            return args[0].detach()
-        if self._gradient and func == torch.Tensor.detach_:
-            raise FormatError("the module calls detach_(), which no trace shows: write y = y.detach()")
-        made = func(*args, **(kwargs or {}))
-        if not self._gradient or torch.is_grad_enabled():
-            return made
-        given = set(map(id, pytree.tree_leaves((args, kwargs))))  # An op in place returns its operand.
-        return pytree.tree_map_only(torch.Tensor, lambda t: t if id(t) in given else t.detach(), made)
 
 
 def _fake(leaf: Any) -> Any:
