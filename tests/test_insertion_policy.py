@@ -241,6 +241,23 @@ def test_the_fit_is_the_maximum_of_the_likelihood() -> None:
         fit(rows * [*[1] * SEEN, 0], 0.0)
 
 
+def test_the_fit_is_the_minimum_where_few_moves_succeed() -> None:
+    """There, whole steps of Newton's method go too far."""
+    rng = np.random.default_rng(1)
+    rows = np.zeros((4000, SEEN + 1))
+    rows[:, 0] = np.arange(4000) % 2
+    rows[:, 1:12] = rng.normal(size=(4000, 11)) ** 3
+    rows[:, -1] = rows[:, 1] + rng.normal(size=4000) / 2 > np.quantile(rows[:, 1], 0.99)
+    policy = fit(rows, 1.0)
+    for kind, weights, count in ((1, policy.move, SEEN - 1), (0, policy.place, 11)):
+        chosen = rows[rows[:, 0] == kind]
+        features, wanted = chosen[:, 1 : 1 + count], chosen[:, -1]
+        known = np.column_stack([features, np.ones(len(chosen))])
+        chance = 1 / (1 + np.exp(-known @ np.array(weights)))
+        penalty = np.append(features.var(axis=0) * np.array(weights[:-1]), 0)
+        np.testing.assert_allclose(known.T @ (chance - wanted) + penalty, 0, atol=1e-3)
+
+
 @needs_numba
 def test_training_resumes_and_validates(tmp_path: pathlib.Path) -> None:
     result = train_insertion(SMALL, tmp_path / "run", progress=False)

@@ -184,17 +184,29 @@ def _logistic(features: np.ndarray, wanted: np.ndarray, ridge: float) -> np.ndar
     penalty = ridge * np.append(np.ones(len(mean)), 0)
     share = wanted.mean()
     weights = np.append(np.zeros(len(mean)), math.log((share + _ENOUGH) / (1 - share + _ENOUGH)))
-    loss = math.inf
+
+    def loss_of(weights: np.ndarray) -> float:
+        logits = rows @ weights
+        return float(np.logaddexp(0, logits).sum() - wanted @ logits + penalty @ weights**2 / 2)
+
+    loss = loss_of(weights)
     for _ in range(_STEPS):
         logits = rows @ weights
         chance = np.exp(-np.logaddexp(0, -logits))
         slope = rows.T @ (chance - wanted) + penalty * weights
         curvature = (rows * (chance * (1 - chance))[:, None]).T @ rows + np.diag(penalty + _ENOUGH)
         step, before = np.linalg.solve(curvature, slope), loss
-        loss = float(np.logaddexp(0, logits).sum() - wanted @ logits + penalty @ weights**2 / 2)
+        for _ in range(_STEPS):
+            trial = weights - step
+            loss = loss_of(trial)
+            if loss - before <= _ENOUGH * abs(loss):
+                break
+            step = step / 2  # Where few moves succeed, a whole step may lead away from the minimum.
+        else:
+            break
+        weights = trial
         if before - loss <= _ENOUGH * abs(loss):
             break
-        weights = weights - step
     inner = weights[:-1] / scale
     return np.append(inner, weights[-1] - inner @ mean)
 
