@@ -21,6 +21,8 @@ from regal_jax.experiments import EvaluationConfig, make_method, report, run_eva
 from regal_jax.experiments import run as run_module
 from regal_jax.experiments.graphs import evaluation_graphs
 from regal_jax.experiments.jobs import make_jobs, thousands
+from regal_jax.experiments.records import code_word
+from regal_jax.heuristics import named_insertion_policy, save_insertion_policy
 from regal_jax.importers import save_graph
 from regal_jax.policies import Policy, save_policy
 
@@ -288,9 +290,38 @@ def test_keys_hold_all_that_decides(tmp_path, monkeypatch):
         assert keys(**change) != base, change
     assert keys(chunk=7, warm_up=True, limit=1, cp_sat_seconds=3.0, split="train") == base
     assert keys(policies={"regal": "policy2.safetensors"})[0] == base[0]
-    monkeypatch.setattr("regal_jax.experiments.jobs.source_word", lambda: "another version")
+    monkeypatch.setattr("regal_jax.experiments.jobs.code_word", lambda: "another version")
     assert keys() != base
     assert thousands(5000) == "5K"
+
+
+def test_the_word_for_the_code_holds_the_weights_that_ship(tmp_path, monkeypatch):
+    monkeypatch.setattr("regal_jax.experiments.records.__file__", str(tmp_path / "room" / "records.py"))
+    file = tmp_path / "room" / "trained" / "kind" / "weights"
+    file.parent.mkdir(parents=True)
+    words = []
+    for text in ("one", "other", "one"):
+        file.write_text(text)
+        words.append(code_word.__wrapped__())
+    assert words[0] == words[2] != words[1]
+    file.unlink()
+    assert code_word.__wrapped__() != words[0]
+
+
+@pytest.mark.parametrize("method", ["list-search", "auto"])
+def test_keys_hold_the_weights_of_insertion_moves(method, tmp_path):
+    file = tmp_path / "policy.toml"
+    settings = {"insertion_policy": str(file)}
+    options = {method: {"settings": {"list_search": settings} if method == "auto" else settings}}
+    config = EvaluationConfig(**{**TWO, "methods": (method,), "options": options})
+
+    def key(policy):
+        save_insertion_policy(file, policy)
+        return make_jobs(config).jobs[1].key
+
+    policies = [named_insertion_policy(name) for name in ("default", "untrained", "default")]
+    first, second, third = map(key, policies)
+    assert first == third != second
     assert thousands(300) == "300"
 
 

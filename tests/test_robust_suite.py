@@ -14,6 +14,7 @@ from regal_jax.cli.main import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.experiments import EvaluationConfig, report, run_evaluation
+from regal_jax.experiments.records import code_word
 from regal_jax.experiments.robust_jobs import TEMPERATURES, Proposing, proposing
 from regal_jax.experiments.robust_paper import PAPER_TABLES
 from regal_jax.experiments.robust_scheduling import (
@@ -25,7 +26,6 @@ from regal_jax.experiments.robust_scheduling import (
     robust_cases,
 )
 from regal_jax.experiments.statistics import bootstrap
-from regal_jax.programs.words import source_word
 from regal_jax.robust import (
     LOADERS,
     BrkgaRuns,
@@ -373,7 +373,7 @@ def test_settings_are_chosen_on_other_graphs_and_compared_with_the_first_row(tmp
     report(tmp_path)
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     document = json.loads((tmp_path / "evaluation.json").read_text())
-    assert document["code"] == source_word()
+    assert document["code"] == code_word()
     assert all(job["identity"] == {} for job in document["jobs"])
     runs = [np.mean([r["ged"] for r in lines if (r["graph"], r["method"]) == (c.key, "few")]) for c in cases]
     rows = json.loads((tmp_path / "summary.json").read_text())["contrasts"]

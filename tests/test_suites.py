@@ -16,6 +16,7 @@ from regal_jax.experiments import EvaluationConfig, make_method, report, run_eva
 from regal_jax.experiments.graphs import evaluation_graphs, evaluation_tasks, graphs_digest
 from regal_jax.experiments.jobs import UNTRAINED, UNTRAINED_BY_HAND, make_jobs
 from regal_jax.experiments.quick_start import QuickStart
+from regal_jax.experiments.records import code_word
 from regal_jax.experiments.suites import named_suite, suite_names
 from regal_jax.heuristics.even_split import one_device_peak
 from regal_jax.heuristics.list_scheduling import quick_schedule
@@ -24,7 +25,6 @@ from regal_jax.importers import save_graph
 from regal_jax.plan import Objective, lower_bound, replay
 from regal_jax.policies import Balance, PolicyConfig
 from regal_jax.policies.measured import measure
-from regal_jax.programs.words import source_word
 from regal_jax.search import BrkgaConfig
 from regal_jax.solvers import Brkga, Portfolio
 
@@ -120,7 +120,7 @@ def test_a_table_is_one_command(graphs, capsys):
     assert settings["config"]["policies"]["idrs"] == "regal-faithful"
     assert settings["config"]["seeds"] == [0]
     # Which code and which weights made the results.
-    assert settings["code"] == source_word()
+    assert settings["code"] == code_word()
     policies = {job["name"]: job["identity"].get("policy") for job in settings["jobs"]}
     assert policies["brkga"] is None
     assert len(policies["regal-faithful"]) == 16

@@ -16,8 +16,10 @@ from regal_jax.errors import ClusterError, ConfigError, FormatError, MissingExtr
 from regal_jax.experiments.config import EvaluationConfig
 from regal_jax.experiments.method import Method
 from regal_jax.experiments.networks import network_rows
+from regal_jax.experiments.records import code_word
 from regal_jax.experiments.registry import GUIDED, make_method
 from regal_jax.experiments.topological_order import EVALUATIONS, SETTINGS, SHARE, TITLES, ApproximateDpWithin
+from regal_jax.heuristics import ListSearchConfig
 from regal_jax.ordering import Topoformer
 from regal_jax.plan import Objective
 from regal_jax.policies import (
@@ -30,8 +32,7 @@ from regal_jax.policies import (
     load_policy,
     shipped_policy,
 )
-from regal_jax.programs.words import source_word
-from regal_jax.solvers import with_settings
+from regal_jax.solvers import Auto, with_settings
 from regal_jax.storage.stamps import file_stamp
 
 __all__ = ["REFERENCES", "Job", "Jobs", "make_jobs", "thousands"]
@@ -130,7 +131,7 @@ def make_jobs(config: EvaluationConfig) -> Jobs:
     titles: set[str] = set()
     for name in (reference, *names):
         try:
-            made[name] = _make(name, config)
+            made[name] = _with_insertion_policy(_make(name, config))
         except _REFUSALS as error:
             if name == reference:
                 raise
@@ -241,6 +242,17 @@ def _make(name: str, config: EvaluationConfig) -> _Made:
             config.objective, config.devices
         )  # Raises an error for unsupported problems.
     return _Made(row, method, False, identity)
+
+
+def _with_insertion_policy(made: _Made) -> _Made:
+    """With the weights by which it chooses insertion moves: their file may change."""
+    solver = made.method.solver
+    search = solver.list_search if isinstance(solver, Auto) else solver
+    if not isinstance(search, ListSearchConfig):
+        return made
+    return dataclasses.replace(
+        made, identity={**made.identity, "insertion_policy": dataclasses.asdict(search.chosen_policy)}
+    )
 
 
 def _ordering(name: str, options: dict[str, Any], config: EvaluationConfig) -> _Made:
@@ -356,7 +368,7 @@ def _job(
 def _where(config: EvaluationConfig) -> dict[str, Any]:
     """The part of the problem that all graphs share; the keys of realistic cases have the rest."""
     # Results of another version of the code are made again.
-    code = {"code": source_word()}
+    code = {"code": code_word()}
     if config.suite != "regal":
         return {"suite": config.suite, **code}
     return {

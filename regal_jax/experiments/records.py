@@ -9,6 +9,8 @@ last run.
 """
 
 import dataclasses
+import functools
+import hashlib
 import json
 import pathlib
 from collections.abc import Iterable, Mapping
@@ -17,12 +19,13 @@ from typing import Any, Final
 import numpy as np
 
 from regal_jax.errors import FormatError
+from regal_jax.programs.words import source_word
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.documents import parse_json
 from regal_jax.storage.json_lines import JsonLines
 from regal_jax.storage.reading import read_limited
 
-__all__ = ["EVALUATION", "RESULTS", "Outcome", "Records", "read_evaluation", "write_evaluation"]
+__all__ = ["EVALUATION", "RESULTS", "Outcome", "Records", "code_word", "read_evaluation", "write_evaluation"]
 
 EVALUATION: Final = "evaluation.json"
 RESULTS: Final = "results.jsonl"
@@ -31,6 +34,16 @@ VERSION: Final = 1
 
 _NEEDED: Final = {"key", "graph"}
 _FIELDS: Final = {"value", "overflow", "evaluations", "seconds"}
+
+
+@functools.cache
+def code_word() -> str:
+    """A word for our source, the weights that ship with it, and the versions of its libraries."""
+    digest, root = hashlib.sha256(source_word().encode()), pathlib.Path(__file__).resolve().parents[1]
+    for path in sorted(path for path in root.rglob("trained/**/*") if path.is_file()):
+        digest.update(f"{path.relative_to(root)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.experiments.config import EvaluationConfig
+from regal_jax.experiments.records import code_word
 from regal_jax.gflownet import SchedulePolicy, shipped_gflownet
 from regal_jax.gflownet.shipped import SHIPPED
-from regal_jax.programs.words import source_word
 from regal_jax.robust import (
     BANDWIDTH_DELAY,
     LATENCY_DELAY,
@@ -120,7 +120,7 @@ def _jobs(name: str, config: EvaluationConfig) -> Iterator[Proposing]:
     # List scheduling makes one schedule, which does not depend on the seed.
     seeds = config.seeds[:1] if source == "list-scheduling" and count == 1 else config.seeds
     common = {
-        "code": source_word(),
+        "code": code_word(),
         "suite": config.suite, "method": source, "count": count, "keep": config.keep, "draws": config.draws,
         "targets": [NOISE, BANDWIDTH_DELAY, LATENCY_DELAY],
         "options": json.loads(json.dumps(options, default=str)), "choose": repr(choose),

@@ -6,11 +6,10 @@ from typing import Any
 
 from regal_jax.errors import ClusterError, ConfigError, GraphError, PlanError
 from regal_jax.experiments.config import EvaluationConfig
-from regal_jax.experiments.records import Outcome, Records, write_evaluation
+from regal_jax.experiments.records import Outcome, Records, code_word, write_evaluation
 from regal_jax.experiments.robust_jobs import proposing
 from regal_jax.experiments.robust_scheduling import measure, robust_cases
 from regal_jax.problem import Bucket
-from regal_jax.programs.words import source_word
 from regal_jax.runtime.interrupts import first_interrupt_waits
 from regal_jax.storage.locks import locked
 
@@ -28,7 +27,7 @@ def run_robust(
         records.mend()
         document = {
             "config": config.as_document(),
-            "code": source_word(),
+            "code": code_word(),
             "graphs": [case.as_document(config.draws) for case in cases],
             "jobs": [job.as_document() for job in jobs],
             "left_out": left_out,

@@ -15,12 +15,11 @@ from regal_jax.experiments.config import EvaluationConfig
 from regal_jax.experiments.graphs import Task, evaluation_tasks
 from regal_jax.experiments.jobs import Job, make_jobs
 from regal_jax.experiments.method import Results
-from regal_jax.experiments.records import Outcome, Records, write_evaluation
+from regal_jax.experiments.records import Outcome, Records, code_word, write_evaluation
 from regal_jax.experiments.robust_run import run_robust
 from regal_jax.experiments.topological_order import ApproximateDpWithin, layered_cases
 from regal_jax.problem import Bucket
 from regal_jax.programs import given_up
-from regal_jax.programs.words import source_word
 from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
 from regal_jax.storage.locks import locked
 from regal_jax.storage.paths import folder_path
@@ -82,7 +81,7 @@ def run_evaluation(
         records.mend()
         document = {
             "config": config.as_document(),
-            "code": source_word(),
+            "code": code_word(),
             "graphs": [task.as_document() for task in tasks],
             "jobs": [job.as_document() for job in jobs.jobs],
         }
