@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -138,6 +139,16 @@ def test_files_of_a_run_without_its_settings_are_refused(tmp_path, name):
         one_device(tiny_config(), tmp_path)
     assert (tmp_path / name).read_text() == "another"
     assert not (tmp_path / "config.json").exists()
+
+
+def test_a_run_does_not_go_on_without_its_best_weights(whole, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    (folder / "policy.safetensors").unlink()
+    before = {p: p.read_bytes() for p in folder.glob("**/*.*")}
+    with pytest.raises(FormatError, match=r"policy\.safetensors: is missing; it had the weights of step \d+"):
+        one_device(tiny_config(), folder)
+    assert {p: p.read_bytes() for p in folder.glob("**/*.*")} == before
 
 
 def test_references_of_another_run_are_used(whole, tmp_path):
