@@ -15,6 +15,7 @@ from regal_jax.experiments import bootstrap, geometric_gap, improvement, report
 from regal_jax.experiments.contrasts import contrasts
 from regal_jax.experiments.paper import DATASETS, PAPER
 from regal_jax.experiments.rounds import best_validation
+from regal_jax.experiments.tables import markdown_table
 from regal_jax.policies import placement_entropy
 
 MANY = st.lists(st.floats(-5, 5, width=32), min_size=2, max_size=30)
@@ -315,6 +316,11 @@ def test_contrasts_are_what_one_computes_by_hand(made):
     # The interval of the first is that of `geometric_gap`.
     gap = geometric_gap(np.array([0.8, 1.0]))
     assert float(regal["change_low"]) == pytest.approx(gap.low)
+
+
+def test_names_cannot_break_a_table():
+    head, rule, row = markdown_table(["method", "gap"], [["a|b", "1 %"]]).splitlines()
+    assert (head, rule, row) == ("| method | gap |", "| --- | ---: |", "| a\\|b | 1 % |")
 
 
 def test_contrasts_of_one_method_are_a_head_alone(made, tmp_path):

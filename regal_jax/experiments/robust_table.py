@@ -9,6 +9,7 @@ import numpy as np
 from regal_jax.experiments.records import Records
 from regal_jax.experiments.robust_paper import PAPER_SETS, PAPER_TABLES, Reported
 from regal_jax.experiments.statistics import bootstrap
+from regal_jax.experiments.tables import markdown_table
 
 __all__ = [
     "COLUMNS",
@@ -168,9 +169,9 @@ def robust_differences_markdown(lines: Sequence[Mapping[str, Any]]) -> str:
         if every:
             rows = [line for line in every if line["against"] == every[0]["against"]]
             head = [f"source, less {rows[0]['against']}", *(TITLES[name] for name in COMPARED)]
-            table = [head, ["---", *["---:"] * len(COMPARED)]]
-            table += [[row["method"], *(difference(row, name) for name in COMPARED)] for row in rows]
-            text = "\n".join("| " + " | ".join(cells) + " |" for cells in table)
+            text = markdown_table(
+                head, [[row["method"], *(difference(row, name) for name in COMPARED)] for row in rows]
+            )
             parts.append(f"## {title}: differences\n\n95 % bootstrap intervals over graphs.\n\n{text}")
     return "\n\n".join(parts)
 
@@ -239,7 +240,7 @@ def _bounds(document: Mapping[str, Any], set_: str) -> dict[str, float]:
 
 def _table(rows: Sequence[Mapping[str, Any]], bounds: Mapping[str, float]) -> str:
     head = ["source", "evaluations", *(TITLES[name] for name in COLUMNS)]
-    lines = [head, ["---", *["---:"] * (len(head) - 1)]]
+    lines = []
     for row in rows:
         made = f"{row['evaluations']:,}" if row["evaluations"] else ""
         lines.append([_title(row), made, *(_shown(row, name, "") for name in COLUMNS)])
@@ -248,7 +249,7 @@ def _table(rows: Sequence[Mapping[str, Any]], bounds: Mapping[str, float]) -> st
             lines.append([f"*{row['method']}, paper*", "", *paper])
     if bounds:
         lines.append(["Upper bound", "", *(_shown(bounds, name, "") for name in COLUMNS)])
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return markdown_table(head, lines)
 
 
 def _title(row: Mapping[str, Any]) -> str:
