@@ -1,5 +1,6 @@
 """The tables of the suite of robust scheduling: every source on every set of graphs, beside the paper's."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -8,7 +9,7 @@ import numpy as np
 
 from regal_jax.experiments.records import Records
 from regal_jax.experiments.robust_paper import PAPER_SETS, PAPER_TABLES, Reported
-from regal_jax.experiments.statistics import bootstrap
+from regal_jax.experiments.statistics import Interval, bootstrap
 from regal_jax.experiments.tables import markdown_table
 
 __all__ = [
@@ -141,14 +142,20 @@ def robust_contrasts(document: Mapping[str, Any], records: Records) -> list[dict
             continue
         rows = [(jobs, _by_graph(jobs, records, graphs)) for jobs in _sources(document["jobs"])]
         rows = [(jobs[0]["title"], values) for jobs, values in rows if not np.isnan(values["proxy"]).all()]
-        for against, others in rows:
-            for method, values in rows:
-                if method != against:
-                    line: dict[str, Any] = {"set": set_, "method": method, "against": against}
-                    for name in COMPARED:
-                        mean, low, high = bootstrap(values[name] - others[name])
-                        line |= {name: mean, f"{name}_low": low, f"{name}_high": high}
-                    lines.append(line)
+        found = {
+            (i, j): {name: bootstrap(rows[i][1][name] - rows[j][1][name]) for name in COMPARED}
+            for j, i in itertools.combinations(range(len(rows)), 2)
+        }
+        # BCa intervals of negated values are the negated ones.
+        found |= {
+            (j, i): {name: Interval(0 - mean, 0 - high, 0 - low) for name, (mean, low, high) in each.items()}
+            for (i, j), each in found.items()
+        }
+        for j, i in itertools.permutations(range(len(rows)), 2):
+            line: dict[str, Any] = {"set": set_, "method": rows[i][0], "against": rows[j][0]}
+            for name, (mean, low, high) in found[i, j].items():
+                line |= {name: mean, f"{name}_low": low, f"{name}_high": high}
+            lines.append(line)
     return lines
 
 
