@@ -302,7 +302,7 @@ ROWS = {
     "brkga-runs": {"evaluations": 40, "population": 10, "elites": 2, "mutants": 1},
     "many": {"source": "list-scheduling", "count": 30, "noise": 0.3},
     "few": {"source": "brkga-runs", "name": "Four runs", "evaluations": 7, "runs": 4},
-    "long": {"source": "brkga", "evaluations": 90, "runs": 2},
+    "long": {"source": "BRKGA", "evaluations": 90, "runs": 2},
 }
 
 
