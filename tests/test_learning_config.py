@@ -28,6 +28,7 @@ from regal_jax.policies import (
     shipped_policy,
 )
 from regal_jax.search import BrkgaConfig
+from regal_jax.storage.documents import parse_json
 
 TOML = """
 seed = 3
@@ -136,12 +137,14 @@ def test_a_factor_that_raises_the_rate_is_refused(system):
     [
         TrainConfig(),
         TrainConfig.from_document(tomllib.loads(TOML)),
+        TrainConfig(optimizer=OptimizerConfig(worst=math.inf)),
         *(TrainConfig(task=TaskConfig(memory=memory)) for memory in (math.inf, 2**34, 1.5e9, np.int64(7))),
     ],
 )
 def test_a_config_survives_its_document(config):
     document = config.as_document()
     assert TrainConfig.from_document(document) == config
+    assert parse_json(json.dumps(document)) == document
     assert hash(TrainConfig.from_document(document)) == hash(config)
     plain = (bool, int, float, str, list)
     tables = [table for table in document.values() if isinstance(table, dict)]
