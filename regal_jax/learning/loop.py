@@ -298,7 +298,7 @@ def begin_run(out: pathlib.Path, document: Mapping[str, Any]) -> None:
 
     Raises:
       ConfigError: The folder is that of another run, or has files of a run but no ``config.json``.
-      FormatError: Its ``config.json`` is damaged.
+      FormatError: Its ``config.json`` is damaged or cannot be read.
     """
     path = out / "config.json"
     if not path.exists():
@@ -315,6 +315,8 @@ def begin_run(out: pathlib.Path, document: Mapping[str, Any]) -> None:
         old = parse_json(read_limited(path))
     except FormatError:
         old = None
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}; check the path") from None
     if not isinstance(old, dict):
         raise FormatError(f"{path}: damaged; take another folder, or remove this one")
     if old != document:
