@@ -402,6 +402,23 @@ def test_an_unfinished_run_is_reported_as_far_as_it_got(tmp_path):
     assert comparison.left_out["cp-sat"] == "sizes add up to too much"
 
 
+def test_damage_within_an_evaluation_is_named(made):
+    whole = json.loads((made / "evaluation.json").read_text())
+    for name in ("config", "graphs", "jobs", "left_out"):
+        for damage in (None, "x", 3):
+            (made / "evaluation.json").write_text(json.dumps({**whole, name: damage}))
+            with pytest.raises(FormatError, match=rf"json: damaged evaluation \({name} is no"):
+                report(made)
+    (made / "evaluation.json").write_text(json.dumps(whole))
+    first, *rest = (made / "results.jsonl").read_text().splitlines()
+    for name in ("schedules", "placements", "processor_seconds"):
+        for damage in ("x", [1]):
+            lines = [json.dumps({**json.loads(first), name: damage}), *rest]
+            (made / "results.jsonl").write_text("\n".join(lines) + "\n")
+            with pytest.raises(FormatError, match=rf"results\.jsonl: a {name} is no number; delete its line"):
+                report(made)
+
+
 def test_what_is_no_evaluation(tmp_path, made):
     with pytest.raises(FormatError, match="no evaluation there"):
         report(tmp_path)

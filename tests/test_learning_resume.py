@@ -173,9 +173,7 @@ def test_references_of_too_few_searches_are_refused(whole, tmp_path):
     records = [json.loads(line) for line in (whole / "references.jsonl").read_text().splitlines()]
     records[1]["fitness"] = []
     (tmp_path / "references.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    with pytest.raises(
-        FormatError, match=r"references\.jsonl: line 2: has 0 numbers for \d searches"
-    ):
+    with pytest.raises(FormatError, match=r"references\.jsonl: line 2: has 0 numbers for \d searches"):
         one_device(tiny_config(), tmp_path)
 
 
