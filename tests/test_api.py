@@ -352,6 +352,8 @@ def test_bad_arguments(graph):
         ({"policy": "default", "method": "annealing"}, "policy: guides auto and brkga, not annealing"),
         ({"policy": 3}, "policy: give None, 'none', 'default', a file"),
         ({"time_limit": -1.0}, "time_limit"),
+        ({"time_limit": math.inf}, "time_limit: must be a finite number of .*, got inf; leave it out"),
+        ({"target": math.inf}, "target: must be a finite number of zero or more, got inf; leave it out"),
         ({"stall": 0}, "stall: .*at least 1"),
         ({"stall": "x"}, "stall"),
         ({"stall": 2**31}, "stall: must be a whole number of at most 2147483647"),

@@ -436,7 +436,7 @@ def test_settings_survive_a_file(tmp_path):
 
 
 def test_further_rows_of_a_solver():
-    alone = {"solver": "list-search", "settings": {"class_share": 0.0}}
+    alone = {"solver": "List-Search", "settings": {"class_share": 0.0}}
     settings = {"methods": ("list-search", "alone"), "limits": (), "other_seed": -1}
     jobs = make_jobs(EvaluationConfig("set", options={"alone": alone}, **settings)).jobs[1:]
     assert [(job.name, job.title) for job in jobs] == [("list-search", "List search"), ("alone", "alone")]

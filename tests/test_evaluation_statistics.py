@@ -15,6 +15,7 @@ from regal_jax.experiments import bootstrap, geometric_gap, improvement, report
 from regal_jax.experiments.contrasts import contrasts
 from regal_jax.experiments.paper import DATASETS, PAPER
 from regal_jax.experiments.rounds import best_validation
+from regal_jax.experiments.tables import markdown_table
 from regal_jax.policies import placement_entropy
 
 MANY = st.lists(st.floats(-5, 5, width=32), min_size=2, max_size=30)
@@ -317,6 +318,11 @@ def test_contrasts_are_what_one_computes_by_hand(made):
     assert float(regal["change_low"]) == pytest.approx(gap.low)
 
 
+def test_names_cannot_break_a_table():
+    head, rule, row = markdown_table(["method", "gap"], [["a|b", "1 %"]]).splitlines()
+    assert (head, rule, row) == ("| method | gap |", "| --- | ---: |", "| a\\|b | 1 % |")
+
+
 def test_contrasts_of_one_method_are_a_head_alone(made, tmp_path):
     report(made)
     write(tmp_path / "out", [job("brkga", "table", 0)], column("brkga/table/0", [1.0, 2.0, 3.0, 4.0]))
@@ -394,6 +400,23 @@ def test_an_unfinished_run_is_reported_as_far_as_it_got(tmp_path):
     assert [(row.name, row.graphs) for row in comparison.rows] == [("brkga", 4), ("x", 1)]
     assert comparison.rows[1].improvement.mean == pytest.approx(0.1)
     assert comparison.left_out["cp-sat"] == "sizes add up to too much"
+
+
+def test_damage_within_an_evaluation_is_named(made):
+    whole = json.loads((made / "evaluation.json").read_text())
+    for name in ("config", "graphs", "jobs", "left_out"):
+        for damage in (None, "x", 3):
+            (made / "evaluation.json").write_text(json.dumps({**whole, name: damage}))
+            with pytest.raises(FormatError, match=rf"json: damaged evaluation \({name} is no"):
+                report(made)
+    (made / "evaluation.json").write_text(json.dumps(whole))
+    first, *rest = (made / "results.jsonl").read_text().splitlines()
+    for name in ("schedules", "placements", "processor_seconds"):
+        for damage in ("x", [1]):
+            lines = [json.dumps({**json.loads(first), name: damage}), *rest]
+            (made / "results.jsonl").write_text("\n".join(lines) + "\n")
+            with pytest.raises(FormatError, match=rf"results\.jsonl: a {name} is no number; delete its line"):
+                report(made)
 
 
 def test_what_is_no_evaluation(tmp_path, made):

@@ -28,6 +28,7 @@ from regal_jax.policies import (
     shipped_policy,
 )
 from regal_jax.search import BrkgaConfig
+from regal_jax.storage.documents import parse_json
 
 TOML = """
 seed = 3
@@ -131,10 +132,19 @@ def test_a_factor_that_raises_the_rate_is_refused(system):
     assert system.from_document({"optimizer": {"decay": 1}}).optimizer.decay == 1
 
 
-@pytest.mark.parametrize("config", [TrainConfig(), TrainConfig.from_document(tomllib.loads(TOML))])
+@pytest.mark.parametrize(
+    "config",
+    [
+        TrainConfig(),
+        TrainConfig.from_document(tomllib.loads(TOML)),
+        TrainConfig(optimizer=OptimizerConfig(worst=math.inf)),
+        *(TrainConfig(task=TaskConfig(memory=memory)) for memory in (math.inf, 2**34, 1.5e9, np.int64(7))),
+    ],
+)
 def test_a_config_survives_its_document(config):
     document = config.as_document()
     assert TrainConfig.from_document(document) == config
+    assert parse_json(json.dumps(document)) == document
     assert hash(TrainConfig.from_document(document)) == hash(config)
     plain = (bool, int, float, str, list)
     tables = [table for table in document.values() if isinstance(table, dict)]
@@ -232,6 +242,9 @@ def test_python_gets_the_same_answers():
         (lambda: OptimizerConfig(entropy=-(10**5000)), "optimizer.entropy: is a whole number of 16610 bits"),
         (lambda: TaskConfig(encoding={}), "task.encoding: is {}; use one of chromosome, schedule"),
         (lambda: TaskConfig(transfer=None), "task.transfer: give a str, got NoneType"),
+        (lambda: TaskConfig(memory=None), "task.memory: give a str, got NoneType"),
+        (lambda: TaskConfig(memory=-1), "task.memory, task.transfer: .*must be zero or more"),
+        (lambda: TaskConfig(memory=100, capacity=1.2), "task.memory, task.capacity: are '100' and 1.2"),
         (lambda: OrderOptimizerConfig(standardise="no"), "optimizer: standardise is 'no'; give true or"),
         (lambda: TrainConfig(policy=5), "policy: give a PolicyConfig, got int"),
         (lambda: TrainConfig.from_document([]), r"settings: is \[\]; give a table of settings"),

@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -138,6 +139,42 @@ def test_files_of_a_run_without_its_settings_are_refused(tmp_path, name):
         one_device(tiny_config(), tmp_path)
     assert (tmp_path / name).read_text() == "another"
     assert not (tmp_path / "config.json").exists()
+
+
+def test_a_run_does_not_go_on_without_its_best_weights(whole, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    (folder / "policy.safetensors").unlink()
+    before = {p: p.read_bytes() for p in folder.glob("**/*.*")}
+    with pytest.raises(FormatError, match=r"policy\.safetensors: is missing; it had the weights of step \d+"):
+        one_device(tiny_config(), folder)
+    assert {p: p.read_bytes() for p in folder.glob("**/*.*")} == before
+
+
+def test_files_of_another_kind_are_refused_by_name(whole, tmp_path):
+    for name, message in (
+        ("config.json", "cannot be read: Is a directory; check the path"),
+        ("checkpoints", "is not a folder; take another --out folder"),
+    ):
+        folder = tmp_path / name / "run"
+        shutil.copytree(whole, folder)
+        path = folder / name
+        if path.is_dir():
+            shutil.rmtree(path)
+            path.touch()
+        else:
+            path.unlink()
+            path.mkdir()
+        with pytest.raises(FormatError, match=f"{name}: {message}"):
+            one_device(tiny_config(), folder)
+
+
+def test_references_of_too_few_searches_are_refused(whole, tmp_path):
+    records = [json.loads(line) for line in (whole / "references.jsonl").read_text().splitlines()]
+    records[1]["fitness"] = []
+    (tmp_path / "references.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    with pytest.raises(FormatError, match=r"references\.jsonl: line 2: has 0 numbers for \d searches"):
+        one_device(tiny_config(), tmp_path)
 
 
 def test_references_of_another_run_are_used(whole, tmp_path):

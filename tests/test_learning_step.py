@@ -277,7 +277,10 @@ def test_validation_goes_through_the_graphs_in_parts_and_on_several_devices(monk
     whole = judged(config, 1, reference)
     # A reference of 0 counts as matched; a reference far below all plans is missed.
     assert whole.matched == pytest.approx(2 / 3)
-    assert whole.worst < -1 < 0 < whole.best < 1
+    assert whole.worst == 1 - config.optimizer.worst == -1
+    assert 0 < whole.best < 1
+    assert whole.improvement > (whole.worst + whole.best) / 3 - 1e-6
+    assert judged(tiny_config(worst=math.inf), 1, reference).worst < -10
     for count in (2, 4):
         np.testing.assert_allclose(judged(config, count, reference), whole, rtol=1e-6)
     monkeypatch.setattr(validate_module, "_CHUNK", 2)

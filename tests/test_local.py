@@ -121,6 +121,21 @@ def test_a_hotter_neighbour_is_accepted_by_the_rule_of_metropolis():
     assert abs(share - np.exp(-0.5)) < 5 * np.sqrt(0.61 * 0.39 / 10_000)
 
 
+@pytest.mark.parametrize("budget", [1, 100, 256, 300, 511, 512, 1023, 20_000, 2**31 - 1])
+def test_the_temperature_falls_over_the_whole_budget(budget):
+    config = AnnealingConfig(1, 0.9, 0.1)
+    sample = UniformProposal.of(jax.ShapeDtypeStruct((1,), jnp.uint16))
+    searcher = AnnealingSearcher(lambda p, g: jnp.ones(g.shape[:2], jnp.float32), sample, None, config)
+    inputs = Inputs(None, AnnealingParams.of(None, config, budget, 1), jax.random.key(0)[None])
+    state = searcher.init(inputs, None)
+    falls = config.temperatures()
+    for spent in sorted({0, 1, budget // 3, budget // 2, max(budget - 1, 0), budget}):
+        incumbent = dataclasses.replace(state.incumbent, evaluations=jnp.full(1, spent, jnp.int32))
+        found = float(searcher._temperature(inputs, dataclasses.replace(state, incumbent=incumbent))[0])
+        step = 256 * spent // budget
+        assert found in (falls[step], falls[min(step + (budget > 2**23), 256)])  # As float32 rounds.
+
+
 def test_chains_begin_at_the_warm_starts():
     best = (problem() << 8).astype(jnp.uint16)
     warm = WarmStart(best[:, None], jnp.asarray([1, 0], jnp.int32))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -260,6 +261,37 @@ def test_the_exact_solver_needs_its_extra(graphs, monkeypatch):
 
 
 GRID = {"population": (10, 20), "elites": (0.2,), "mutants": (0.1, 0.9), "elite_bias": (0.6, 0.7)}
+
+
+@pytest.mark.parametrize(
+    ("grid", "message"),
+    [
+        ({}, "one possible point"),
+        ({"population": ()}, "one possible point"),
+        ({"population": (10,), "elites": (11,)}, "one possible point"),
+        ({"population": 50}, "tune: population is 50; give a list of values"),
+        ({"population": "50"}, "tune: population is '50'; give a list of values"),
+        ({3: (1,)}, "BrkgaConfig has no 3"),
+        *(
+            ({name: (value, 0.2)}, f"tune: {name} is .*; give whole numbers, or shares below 1")
+            for name in ("elites", "mutants")
+            for value in (math.nan, math.inf, -1, 1.5, 150.5, "a", None, [1], True)
+        ),
+    ],
+)
+def test_a_grid_that_cannot_be_is_refused(graphs, grid, message):
+    with pytest.raises(ConfigError, match=message):
+        tune(graphs, TWO, evaluations=60, grid=grid)
+
+
+def test_small_shares_are_one_individual_and_impossible_points_are_skipped():
+    def sizes(**grid):
+        return [(c.population, c.elites, c.mutants) for c in tuning_module._points(grid)]
+
+    assert sizes(elites=(0.001, 0.2), mutants=(0.001,)) == [(100, 1, 1), (100, 20, 1)]
+    # The default elites are more than 10.
+    assert sizes(population=(10, 100)) == [(100, 20, 15)]
+    assert sizes(elites=(100, 20), mutants=(0,)) == [(100, 20, 0)]
 
 
 def test_the_best_point_of_the_grid_wins(graphs, monkeypatch):

@@ -173,8 +173,14 @@ def test_numbers_that_cannot_be_are_refused(options):
 @pytest.mark.parametrize("source", ["list-scheduling", "random", "gflownet", ListSchedules()])
 def test_a_source_without_a_budget_takes_none(source):
     weights = {"weights": "default"} if source == "gflownet" else {}
-    with pytest.raises(ConfigError, match=r"evaluations: .* has no budget; leave it out, or use brkga"):
+    with pytest.raises(ConfigError, match=r"evaluations: .* (takes none|has its own); leave it out"):
         propose(GRAPH, FREE, source=source, evaluations=5, **weights)
+
+
+@pytest.mark.parametrize("source", ["auto", "List-Scheduling", "random", "brkga", "ppo", ListSchedules()])
+def test_a_source_without_a_temperature_takes_none(source):
+    with pytest.raises(ConfigError, match=r"temperature: .* (takes none|has its own); leave it out"):
+        propose(GRAPH, FREE, source=source, temperature=0.5)
 
 
 def test_blocking_transfers_are_proposed_for_as_well():
@@ -436,10 +442,10 @@ def test_the_command_replaces_an_earlier_run_and_nothing_else(graph_file, tmp_pa
         (["--source", "ppo", "--weights", "no-file"], "no-file"),
         (["--source", "random", "--weights", "x"], "random takes none"),
         (["--source", "gflownet", "--temperature", 0], "temperature"),
-        (["--temperature", 1], "--temperature is for --source gflownet, not scenario-runs"),
-        (["--source", "ppo", "--temperature", 1], "--temperature is for --source gflownet, not ppo"),
-        (["--source", "random", "--evaluations", 1], "--evaluations is for --source brkga or "),
-        (["--weights", "default", "--evaluations", 1], "scenario-runs, not gflownet; leave it out"),
+        (["--temperature", 1], "temperature: scenario-runs takes none; leave it out, or use gflownet"),
+        (["--source", "ppo", "--temperature", 1], "temperature: ppo takes none"),
+        (["--source", "random", "--evaluations", 1], "evaluations: random takes none; leave it out, or use"),
+        (["--weights", "default", "--evaluations", 1], "evaluations: gflownet takes none"),
     ],
 )
 def test_the_command_says_what_is_wrong(graph_file, options, message, capsys):

@@ -294,7 +294,7 @@ def test_ppo_samples_at_the_temperature_of_its_training(metadata, temperature, t
     network = SchedulePolicy(GflownetConfig(layers=1, width=8, head_width=4), rngs=nnx.Rngs(0))
     file = str(tmp_path / "ppo.safetensors")
     save_gflownet(file, network, metadata)
-    assert make_source("ppo", weights=file, temperature=0.1)[1] == SampledSchedules(file, temperature)
+    assert make_source("ppo", weights=file)[1] == SampledSchedules(file, temperature)
 
 
 @pytest.mark.parametrize(
@@ -308,6 +308,10 @@ def test_ppo_samples_at_the_temperature_of_its_training(metadata, temperature, t
         (lambda: make_source(BrkgaRuns(), weights="default"), "weights: an object as source takes none"),
         (lambda: make_source("brkga", nonsense=1), "nonsense"),
         (lambda: make_source("brkga", temperature=0), "temperature"),
+        (lambda: make_source("brkga", temperature=1), "temperature: brkga takes none; .* use gflownet"),
+        (lambda: make_source("ppo", temperature=1), "temperature: ppo takes none; leave it out"),
+        (lambda: make_source(BrkgaRuns(), temperature=1), "temperature: an object as source has its own"),
+        (lambda: make_source("gflownet", weights=Stub(), temperature=1), "temperature: an object as weights"),
         (lambda: ListSchedules(-1), "noise"),
         (lambda: BrkgaPopulation(0), "evaluations"),
         (lambda: BrkgaPopulation(config=BrkgaConfig(islands=2)), "BrkgaPopulation: .* set runs instead"),

@@ -13,7 +13,7 @@ from regal_jax import GraphBuilder, save_graph
 from regal_jax.cli.main import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, FormatError
-from regal_jax.experiments import EvaluationConfig, report, run_evaluation
+from regal_jax.experiments import EvaluationConfig, report, robust_table, run_evaluation
 from regal_jax.experiments.records import code_word
 from regal_jax.experiments.robust_jobs import TEMPERATURES, Proposing, proposing
 from regal_jax.experiments.robust_paper import PAPER_TABLES
@@ -302,7 +302,7 @@ ROWS = {
     "brkga-runs": {"evaluations": 40, "population": 10, "elites": 2, "mutants": 1},
     "many": {"source": "list-scheduling", "count": 30, "noise": 0.3},
     "few": {"source": "brkga-runs", "name": "Four runs", "evaluations": 7, "runs": 4},
-    "long": {"source": "brkga", "evaluations": 90, "runs": 2},
+    "long": {"source": "BRKGA", "evaluations": 90, "runs": 2},
 }
 
 
@@ -361,7 +361,7 @@ def test_rows_that_are_chosen_by_scenarios():
         assert "cenarios" in left_out["scenario-runs"]
 
 
-def test_settings_are_chosen_on_other_graphs_and_compared_with_the_first_row(tmp_path):
+def test_settings_are_chosen_on_other_graphs_and_compared_with_the_first_row(tmp_path, monkeypatch):
     config = EvaluationConfig(
         **SUITE, split="validation", methods=("few", "list-scheduling"), options=ROWS, seeds=(0, 1)
     )
@@ -370,7 +370,10 @@ def test_settings_are_chosen_on_other_graphs_and_compared_with_the_first_row(tmp
     chosen = generate("gflownet-erdos-renyi", 10, VALIDATION_SEED)
     assert cases[0].graph.content_hash == chosen.content_hash
     run_evaluation(config, tmp_path)
+    made = []
+    monkeypatch.setattr(robust_table, "bootstrap", lambda values: made.append(values) or bootstrap(values))
     report(tmp_path)
+    assert len(made) == len(robust_table.COMPARED)  # Once for a pair.
     lines = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
     document = json.loads((tmp_path / "evaluation.json").read_text())
     assert document["code"] == code_word()

@@ -317,6 +317,18 @@ def test_settings_by_name():
         assert with_settings(Auto(), settings) == Auto(BrkgaConfig(population=50))
     with pytest.raises(ConfigError, match="brkga: there is no setting 'size'; use one of population"):
         with_settings(Brkga(), {"size": 3})
+    for settings in (
+        {"brkga.elites": 3, "brkga": {"population": 50}},
+        {"brkga": {"population": 50}, "brkga.elites": 3},
+    ):
+        assert with_settings(Auto(), settings) == Auto(BrkgaConfig(population=50, elites=3))
+    for settings in (
+        {"brkga": 5, "brkga.elites": 3},
+        {"brkga.elites": 3, "brkga": 5},
+        {"brkga": {"elites": 4}, "brkga.elites": 3},
+    ):
+        with pytest.raises(ConfigError, match=r"settings: brkga.* is given twice; give it once"):
+            with_settings(Auto(), settings)
     with pytest.raises(ConfigError, match="brkga: population is a single value without a setting x"):
         with_settings(Brkga(), {"population.x": 3})
     with pytest.raises(ConfigError, match="Brkga: population is 'many'"):

@@ -149,25 +149,11 @@ def _propose(args: argparse.Namespace) -> int:
 
 
 def _options(args: argparse.Namespace) -> dict[str, Any]:
-    """The given options that only some sources have.
-
-    Raises:
-      ConfigError: The source has no such option.
-    """
-    from regal_jax.robust.propose import SEARCHES
-    from regal_jax.robust.sources import automatic_source
+    """The given options that only some sources have, checked before the graph is read."""
+    from regal_jax.robust.sources import automatic_source, check_options
 
     source = automatic_source(args.weights) if args.source == "auto" else args.source
-    found = {}
-    for option, sources in (("temperature", ("gflownet",)), ("evaluations", SEARCHES)):
-        value = getattr(args, option)
-        if value is not None and source not in sources:
-            raise ConfigError(
-                f"--{option} is for --source {' or '.join(sources)}, not {source}; leave it out"
-            )
-        if value is not None:
-            found[option] = value
-    return found
+    return check_options(source, temperature=args.temperature, evaluations=args.evaluations)
 
 
 def _chosen(

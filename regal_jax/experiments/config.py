@@ -264,6 +264,14 @@ class EvaluationConfig:
                 raise ConfigError(f"options.{name}: must be a table, got {options!r}")
             if not isinstance(options.get("settings", {}), Mapping):
                 raise ConfigError(f"options.{name}.settings: must be a table, got {options['settings']!r}")
+        kind = "source" if self.suite == "robust-scheduling" else "solver"
+        given = {name: options.get(kind) for name, options in self.options.items()}
+        spelled = {
+            name: {**self.options[name], kind: self._spelled(f"options.{name}.{kind}", [text])[0]}
+            for name, text in given.items()
+            if text and isinstance(text, str)
+        }
+        object.__setattr__(self, "options", {**self.options, **spelled})
         if self.suite == "robust-scheduling":
             self._check_sources()
             return

@@ -8,6 +8,7 @@ import numpy as np
 from regal_jax.experiments.compare import TOLERANCE, Comparison, Row
 from regal_jax.experiments.ordering_paper import ReportedOrder, reported_orders
 from regal_jax.experiments.statistics import Interval, bootstrap
+from regal_jax.experiments.tables import markdown_table
 
 __all__ = ["ordering_fields", "ordering_markdown"]
 
@@ -126,9 +127,7 @@ def ordering_markdown(comparison: Comparison, settings: Mapping[str, Any]) -> st
     head += ["above XLA", "evaluations", "paper: gap", "paper: s"]
     for name in dict.fromkeys(line["set"] for line in lines):
         rows = [_cells(line) for line in lines if line["set"] == name]
-        rule = ["---", *(["---:"] * (len(head) - 1))]
-        table = "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *rows))
-        parts.append(f"## {name[0].upper()}{name[1:]}\n\n{table}")
+        parts.append(f"## {name[0].upper()}{name[1:]}\n\n{markdown_table(head, rows)}")
     if comparison.left_out:
         parts.append("Left out:\n\n" + "\n".join(f"- {n}: {why}" for n, why in comparison.left_out.items()))
     return "\n\n".join(parts) + "\n"

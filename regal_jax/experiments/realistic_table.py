@@ -7,6 +7,7 @@ import numpy as np
 
 from regal_jax.experiments.compare import Comparison
 from regal_jax.experiments.statistics import Interval, geometric_gap
+from regal_jax.experiments.tables import markdown_table
 
 __all__ = ["groups_fields", "realistic_markdown"]
 
@@ -68,7 +69,7 @@ def realistic_markdown(comparison: Comparison, settings: Mapping[str, Any]) -> s
         ]
         for line in lines
     ]
-    parts.append("\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *rows)))
+    parts.append(markdown_table(head, rows))
     if comparison.left_out:
         parts.append("Left out:\n\n" + "\n".join(f"- {n}: {why}" for n, why in comparison.left_out.items()))
     return "\n\n".join(parts) + "\n"

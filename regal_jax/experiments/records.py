@@ -34,6 +34,8 @@ VERSION: Final = 1
 
 _NEEDED: Final = {"key", "graph"}
 _FIELDS: Final = {"value", "overflow", "evaluations", "seconds"}
+_PARTS: Final = {"config": dict, "graphs": list, "jobs": list, "left_out": dict}
+"""Parts of ``evaluation.json``."""
 
 
 @functools.cache
@@ -110,7 +112,12 @@ class Records:
         """``[B]`` float64: a field of the results of a job; NaN where there is no result."""
         found = (self.get(key, graph) for graph in graphs)
         values = [None if record is None else record.get(field) for record in found]
-        return np.array([np.nan if value is None else value for value in values], np.float64)
+        try:
+            return np.array([np.nan if value is None else value for value in values], np.float64)
+        except (TypeError, ValueError):
+            raise FormatError(
+                f"{self._lines.path}: a {field} is no number; delete its line and run again"
+            ) from None
 
 
 def _is_result(record: Mapping[str, Any]) -> bool:
@@ -146,4 +153,7 @@ def read_evaluation(folder: pathlib.Path) -> dict[str, Any]:
         raise FormatError(f"{path}: not a {FORMAT} document; run 'regal-jax evaluate' into another folder")
     if document.get("version") != VERSION:
         raise FormatError(f"{path}: version {document.get('version')!r} is not known; update regal-jax")
+    for name, kind in _PARTS.items():
+        if not isinstance(document.get(name), kind):
+            raise FormatError(f"{path}: damaged evaluation ({name} is no {kind.__name__}); run it again")
     return document

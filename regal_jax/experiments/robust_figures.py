@@ -9,7 +9,7 @@ import numpy as np
 
 from regal_jax.checks import real, whole
 from regal_jax.errors import FormatError
-from regal_jax.experiments.tables import as_csv
+from regal_jax.experiments.tables import as_csv, markdown_table
 from regal_jax.storage.json_lines import JsonLines
 from regal_jax.viz import plot_temperatures, plot_training
 
@@ -68,12 +68,9 @@ def temperatures_markdown(speedups: Mapping[str, Mapping[str, np.ndarray]]) -> s
     if not speedups:
         return ""
     temperatures = list(next(iter(speedups.values())))
-    rows = [
-        ["mean speed-up at temperature", *temperatures],
-        ["---", *["---:"] * len(temperatures)],
-        *([title, *(f"{at[t].mean():.3f}" for t in temperatures)] for title, at in speedups.items()),
-    ]
-    table = "\n".join("| " + " | ".join(row) + " |" for row in rows)
+    head = ["mean speed-up at temperature", *temperatures]
+    rows = [[title, *(f"{at[t].mean():.3f}" for t in temperatures)] for title, at in speedups.items()]
+    table = markdown_table(head, rows)
     return f"## Temperatures (Figure 3)\n\nOne random graph of Erdős and Rényi, 25 ops.\n\n{table}"
 
 

@@ -230,7 +230,8 @@ def _files(given: Any) -> tuple[str, ...]:
 
 def _policy(kind: str, file: str, temperature: float) -> Proposer:
     given: Any = _untrained() if file == _UNTRAINED else file
-    return make_source(kind, weights=given, temperature=temperature)[1]
+    own = {"temperature": temperature} if kind == "gflownet" else {}  # PPO has that of its training.
+    return make_source(kind, weights=given, **own)[1]
 
 
 @functools.cache

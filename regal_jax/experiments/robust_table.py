@@ -1,5 +1,6 @@
 """The tables of the suite of robust scheduling: every source on every set of graphs, beside the paper's."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -8,7 +9,8 @@ import numpy as np
 
 from regal_jax.experiments.records import Records
 from regal_jax.experiments.robust_paper import PAPER_SETS, PAPER_TABLES, Reported
-from regal_jax.experiments.statistics import bootstrap
+from regal_jax.experiments.statistics import Interval, bootstrap
+from regal_jax.experiments.tables import markdown_table
 
 __all__ = [
     "COLUMNS",
@@ -140,14 +142,20 @@ def robust_contrasts(document: Mapping[str, Any], records: Records) -> list[dict
             continue
         rows = [(jobs, _by_graph(jobs, records, graphs)) for jobs in _sources(document["jobs"])]
         rows = [(jobs[0]["title"], values) for jobs, values in rows if not np.isnan(values["proxy"]).all()]
-        for against, others in rows:
-            for method, values in rows:
-                if method != against:
-                    line: dict[str, Any] = {"set": set_, "method": method, "against": against}
-                    for name in COMPARED:
-                        mean, low, high = bootstrap(values[name] - others[name])
-                        line |= {name: mean, f"{name}_low": low, f"{name}_high": high}
-                    lines.append(line)
+        found = {
+            (i, j): {name: bootstrap(rows[i][1][name] - rows[j][1][name]) for name in COMPARED}
+            for j, i in itertools.combinations(range(len(rows)), 2)
+        }
+        # BCa intervals of negated values are the negated ones.
+        found |= {
+            (j, i): {name: Interval(0 - mean, 0 - high, 0 - low) for name, (mean, low, high) in each.items()}
+            for (i, j), each in found.items()
+        }
+        for j, i in itertools.permutations(range(len(rows)), 2):
+            line: dict[str, Any] = {"set": set_, "method": rows[i][0], "against": rows[j][0]}
+            for name, (mean, low, high) in found[i, j].items():
+                line |= {name: mean, f"{name}_low": low, f"{name}_high": high}
+            lines.append(line)
     return lines
 
 
@@ -168,9 +176,9 @@ def robust_differences_markdown(lines: Sequence[Mapping[str, Any]]) -> str:
         if every:
             rows = [line for line in every if line["against"] == every[0]["against"]]
             head = [f"source, less {rows[0]['against']}", *(TITLES[name] for name in COMPARED)]
-            table = [head, ["---", *["---:"] * len(COMPARED)]]
-            table += [[row["method"], *(difference(row, name) for name in COMPARED)] for row in rows]
-            text = "\n".join("| " + " | ".join(cells) + " |" for cells in table)
+            text = markdown_table(
+                head, [[row["method"], *(difference(row, name) for name in COMPARED)] for row in rows]
+            )
             parts.append(f"## {title}: differences\n\n95 % bootstrap intervals over graphs.\n\n{text}")
     return "\n\n".join(parts)
 
@@ -239,7 +247,7 @@ def _bounds(document: Mapping[str, Any], set_: str) -> dict[str, float]:
 
 def _table(rows: Sequence[Mapping[str, Any]], bounds: Mapping[str, float]) -> str:
     head = ["source", "evaluations", *(TITLES[name] for name in COLUMNS)]
-    lines = [head, ["---", *["---:"] * (len(head) - 1)]]
+    lines = []
     for row in rows:
         made = f"{row['evaluations']:,}" if row["evaluations"] else ""
         lines.append([_title(row), made, *(_shown(row, name, "") for name in COLUMNS)])
@@ -248,7 +256,7 @@ def _table(rows: Sequence[Mapping[str, Any]], bounds: Mapping[str, float]) -> st
             lines.append([f"*{row['method']}, paper*", "", *paper])
     if bounds:
         lines.append(["Upper bound", "", *(_shown(bounds, name, "") for name in COLUMNS)])
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    return markdown_table(head, lines)
 
 
 def _title(row: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from regal_jax.experiments.paper import DATASETS, reported
 from regal_jax.experiments.statistics import Interval, geometric_gap
 from regal_jax.plan import Objective
 
-__all__ = ["as_csv", "graphs_csv", "row_fields", "table_markdown"]
+__all__ = ["as_csv", "graphs_csv", "markdown_table", "row_fields", "table_markdown"]
 
 
 def row_fields(comparison: Comparison, row: Row) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def _main(comparison: Comparison, reference: str) -> str:
         line += [_interval(fields, "gap_fits", "z")] if tight else []
         line += [_bytes(fields["overflow"])] if over else []
         lines.append([*line, f"{fields['graphs']:,}"])
-    return _markdown(head, lines)
+    return markdown_table(head, lines)
 
 
 def _of_the_papers(settings: Mapping[str, Any]) -> bool:
@@ -181,7 +181,7 @@ def _paper(comparison: Comparison, objective: Objective) -> str:
         "Beside the papers' figures, which are of **other graphs** and of another measure of the best known "
         "value (CP-SAT for 24 hours); improvements computed from the published gaps."
     )
-    return f"{note}\n\n{_markdown(head, lines)}"
+    return f"{note}\n\n{markdown_table(head, lines)}"
 
 
 def _interval(fields: Mapping[str, Any], name: str, sign: str) -> str:
@@ -199,6 +199,8 @@ def _percent(share: float | None, form: str) -> str:
     return "" if share is None else f"{100 * share:{form}} %"
 
 
-def _markdown(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown; all columns but the first are flush right."""
     rule = ["---", *(["---:"] * (len(head) - 1))]
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, rule, *lines))
+    rows = [[cell.replace("|", "\\|") for cell in cells] for cells in (head, rule, *lines)]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)

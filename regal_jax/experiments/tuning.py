@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from regal_jax.api import optimize_many
-from regal_jax.checks import check_callback, check_kind, check_whole, shown, whole
+from regal_jax.checks import check_callback, check_kind, check_whole, real, shown, whole
 from regal_jax.engines import Engine, opened
 from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
@@ -123,15 +123,16 @@ def tune(
 
     All points and the default settings are searched with the same seed. A point is rated by the mean of
     ``log(fitness / fitness of the defaults)``; docs/design.md, part 1, defines the fitness of a plan.
-    Impossible points (more elites and mutants than individuals) are skipped. Ctrl-C abandons the
-    current point.
+    Impossible points (more elites and mutants than individuals, or elites alone) are skipped. Ctrl-C
+    abandons the current point.
 
     Args:
       graphs: The training set, at least one graph.
       clusters: One for all graphs, or one per graph.
       objective: Objective to minimise.
       evaluations: Budget of each search.
-      grid: Values of `BrkgaConfig` fields; ``elites`` and ``mutants`` below 1 are shares of the population.
+      grid: Values of `BrkgaConfig` fields; ``elites`` and ``mutants`` below 1 are shares of the population,
+        at least one individual.
       seed: A number or a typed `jax.random.key`.
       results: JSONL file to which each finished point is added. Points in the file with the same graphs,
         clusters, objective, budget and seed are not computed again.
@@ -153,7 +154,7 @@ def tune(
     check_whole("evaluations", evaluations, 1, MAX_EVALUATIONS)
     check_callback("progress", progress)
     points = _points(grid)
-    if not graphs or not points:
+    if not graphs or not grid or not points:
         raise ConfigError("tune: needs at least one graph and one possible point of the grid")
     options = {"objective": Objective(objective), "evaluations": evaluations, "seed": one_seed(seed, key)}
     with opened(engine) as workers:
@@ -213,9 +214,12 @@ def _shown(points: list[BrkgaConfig], progress: Callable[..., Any] | None) -> An
 
 
 def _points(grid: Mapping[str, Sequence[float]]) -> list[BrkgaConfig]:
-    unknown = set(grid) - {field.name for field in dataclasses.fields(BrkgaConfig)}
-    if unknown:
-        raise ConfigError(f"tune: BrkgaConfig has no {', '.join(sorted(unknown))}; mend the grid")
+    names = [field.name for field in dataclasses.fields(BrkgaConfig)]
+    for name, values in grid.items():
+        if name not in names:
+            raise ConfigError(f"tune: BrkgaConfig has no {name}; mend the grid")
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise ConfigError(f"tune: {name} is {shown(values)}; give a list of values")
     points: dict[BrkgaConfig, None] = {}
     for values in itertools.product(*grid.values()):
         fields: dict[str, Any] = dict(zip(grid, values, strict=True))
@@ -223,11 +227,20 @@ def _points(grid: Mapping[str, Sequence[float]]) -> list[BrkgaConfig]:
         if population is None:
             raise ConfigError(f"tune: population is {shown(fields['population'])}; give whole numbers")
         for name in ("elites", "mutants"):
-            if name in fields and 0 < fields[name] < 1:
-                fields[name] = round(fields[name] * population)
-        if fields.get("elites", 0) + fields.get("mutants", 0) <= population:
+            value = fields.get(name, getattr(BrkgaConfig(), name))
+            fields[name] = _individuals(name, value, population)
+        if fields["elites"] < population and fields["elites"] + fields["mutants"] <= population:
             points[BrkgaConfig(**{**fields, "population": population})] = None
     return list(points)
+
+
+def _individuals(name: str, value: Any, population: int) -> int:
+    """A number of individuals, which may be given as a share of the population."""
+    share = real(value, above=0, below=1)
+    number = whole(value, 0) if share is None else max(1, round(share * population))
+    if number is None:
+        raise ConfigError(f"tune: {name} is {shown(value)}; give whole numbers, or shares below 1")
+    return number
 
 
 def _digest(graphs: Sequence[ComputationGraph], clusters: Sequence[Cluster], options: dict[str, Any]) -> str:

@@ -78,8 +78,10 @@ class Checkpoints:
 
     def _steps(self) -> list[int]:
         """Steps that have a checkpoint, in order."""
-        if not self.folder.is_dir():
+        if not self.folder.exists():
             return []
+        if not self.folder.is_dir():
+            raise FormatError(f"{self.folder}: is not a folder; {_REMEDY}")
         for path in self.folder.iterdir():
             if path.is_dir():
                 raise FormatError(f"{path}: is not a checkpoint of this release; {_REMEDY}")

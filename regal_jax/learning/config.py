@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from regal_jax.checks import check_kind, shown
+from regal_jax.checks import check_kind, is_number, shown
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.even_split import even_split
@@ -54,7 +54,8 @@ class TaskConfig:
 
     Attributes:
       objective: An `Objective` or its name.
-      memory: Capacity of each device, as `Cluster.uniform` takes it: ``"16GiB"``; ``"inf"`` for no limit.
+      memory: Capacity of each device, as `Cluster.uniform` takes it: ``"16GiB"``; ``"inf"`` for no limit. A
+        number becomes a text.
       transfer: Transfer model as for `Cluster.uniform`, e.g. ``"nvlink4"``; by default at no cost, as in the
         papers.
       evaluations: Budget of every search in training.
@@ -79,11 +80,14 @@ class TaskConfig:
             raise ConfigError(f"task.encoding: is {shown(self.encoding)}; use one of {', '.join(ENCODINGS)}")
         whole_fields(self, "task", evaluations=1)
         least_fields(self, "task", capacity=0)
+        check_kind("task.transfer", self.transfer, str)
+        # Files of settings have texts.
+        object.__setattr__(self, "memory", str(self.memory) if is_number(self.memory) else self.memory)
+        check_kind("task.memory", self.memory, str)
         if self.capacity and self.memory != "inf":
             raise ConfigError(
                 f"task.memory, task.capacity: are {shown(self.memory)} and {self.capacity}; leave one out"
             )
-        check_kind("task.transfer", self.transfer, str)
         self.cluster(1)
 
     def cluster_of(self, graph: ComputationGraph, devices: int) -> Cluster:

@@ -157,13 +157,14 @@ def run_course(
 
     Raises:
       ConfigError: A gradient is not finite.
-      FormatError: A checkpoint or a record cannot be read.
+      FormatError: A checkpoint or a record cannot be read, or the best weights so far are missing.
       MissingExtraError: tensorboardX is not installed.
     """
     checkpoints = Checkpoints(out / "checkpoints")
     first = course.init()
     found = together(lambda: checkpoints.restore(first) if is_first() else None)
     state, notes = found or (first, {})
+    together(lambda: _check_weights(out, notes))
     notes = told(notes)
     state = course.place(told_tree(state) if notes else state)
     begun = int(state.step)
@@ -174,6 +175,15 @@ def run_course(
     with record or contextlib.nullcontext(), bar:
         state, notes = _Loop(course, out, record, bar).all(state, notes, checkpoints)
     return Ending(state, notes["best"], notes["best_step"])
+
+
+def _check_weights(out: pathlib.Path, notes: Mapping[str, Any]) -> None:
+    """Refuses to resume without the best weights, which are in no checkpoint."""
+    if notes and is_first() and not (out / WEIGHTS).is_file():
+        raise FormatError(
+            f"{out / WEIGHTS}: is missing; it had the weights of step {notes['best_step']}, the best so far; "
+            "put it back, or take another --out folder"
+        )
 
 
 class _Loop(Generic[State]):
@@ -288,7 +298,7 @@ def begin_run(out: pathlib.Path, document: Mapping[str, Any]) -> None:
 
     Raises:
       ConfigError: The folder is that of another run, or has files of a run but no ``config.json``.
-      FormatError: Its ``config.json`` is damaged.
+      FormatError: Its ``config.json`` is damaged or cannot be read.
     """
     path = out / "config.json"
     if not path.exists():
@@ -305,6 +315,8 @@ def begin_run(out: pathlib.Path, document: Mapping[str, Any]) -> None:
         old = parse_json(read_limited(path))
     except FormatError:
         old = None
+    except OSError as error:
+        raise FormatError(f"{path}: cannot be read: {error.strerror}; check the path") from None
     if not isinstance(old, dict):
         raise FormatError(f"{path}: damaged; take another folder, or remove this one")
     if old != document:

@@ -143,7 +143,10 @@ def _read(path: pathlib.Path | None, settings: dict[str, Any]) -> dict[str, list
         try:
             entry = Field(record)
             if entry.get("settings").value == settings:
-                known[entry.get("graph").text()] = [item.number() for item in entry.get("fitness").items()]
+                fitness = [item.number() for item in entry.get("fitness").items()]
+                if len(fitness) != settings["seeds"]:
+                    raise FormatError(f"has {len(fitness)} numbers for {settings['seeds']} searches")
+                known[entry.get("graph").text()] = fitness
         except FormatError as error:
             raise FormatError(f"{path}: line {number}: {error}; delete the line") from None
     return known

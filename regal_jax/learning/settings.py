@@ -3,6 +3,7 @@
 import dataclasses
 import enum
 import functools
+import math
 import operator
 import os
 import types
@@ -38,6 +39,8 @@ MOST_RATE: Final = 10.0
 _MOST_FLOAT: Final = float(np.finfo(np.float32).max)
 _LEAST_FLOAT: Final = float(np.finfo(np.float32).tiny)
 """Smallest positive number; smaller ones may be 0 in the compiled step."""
+_INFINITE: Final = "inf"
+"""JSON has no infinite numbers."""
 
 _T = typing.TypeVar("_T")
 
@@ -115,6 +118,8 @@ def _value(hint: Any, value: Any, path: str) -> Any:
             raise ConfigError(f"{path}: is {shown(value)}; give a list")
         return tuple(value)
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    if float in kinds and isinstance(value, str) and value == _INFINITE:
+        return math.inf
     if any(_is(kind, value) for kind in kinds):
         number = real(value) if float in kinds else None
         return value if number is None else number
@@ -223,4 +228,6 @@ def plain(value: Any) -> Any:
         return {name: entry for name, entry in table.items() if entry is not None}
     if isinstance(value, enum.StrEnum):
         return str(value)
+    if isinstance(value, float) and value == math.inf:
+        return _INFINITE
     return list(value) if isinstance(value, tuple) else value

@@ -23,7 +23,7 @@ _CHUNK = 64
 
 
 class Validation(NamedTuple):
-    """Metrics on held-out graphs.
+    """Metrics on held-out graphs. The objective is at most ``optimizer.worst`` times the reference's.
 
     Attributes:
       improvement: Mean share of the objective saved over the uniform searches.
@@ -58,7 +58,8 @@ def validate(
     found = [_validated(learner, mesh, weights, pool, table, key) for pool in pools]
     fitness, nats, reference = (np.concatenate(each) for each in zip(*found, strict=True))
     ratio = np.where(reference > 0, fitness / np.where(reference > 0, reference, 1), 1)
-    shares = (1 - ratio).astype(np.float64)
+    # As in rewards: one plan that does not fit would outweigh all others.
+    shares = (1 - np.minimum(ratio, learner.config.optimizer.worst)).astype(np.float64)
     return Validation(
         improvement=float(shares.mean()),
         matched=float((shares >= 0).mean()),

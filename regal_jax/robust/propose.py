@@ -33,12 +33,10 @@ if TYPE_CHECKING:
 
     from regal_jax.gflownet import SchedulePolicy
 
-__all__ = ["SEARCHES", "Proposals", "propose"]
+__all__ = ["Proposals", "propose"]
 
 _MOST: Final = 1_000_000
 _CHOICES: Final = ("scenarios", "proxy")
-SEARCHES: Final = ("brkga", "brkga-runs", "scenario-runs")
-"""Sources with a budget."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -168,7 +166,7 @@ def propose(
     keep: int = 100,
     source: str | Proposer = "auto",
     weights: "str | os.PathLike[str] | Proposer | SchedulePolicy | None" = None,
-    temperature: float = 0.005,
+    temperature: float | None = None,
     evaluations: int | None = None,
     choose: Literal["scenarios", "proxy"] | Scenarios = "scenarios",
     seed: int | jax.Array = 0,
@@ -193,8 +191,9 @@ def propose(
         ``"auto"``: ``"gflownet"`` if weights are given, else ``"scenario-runs"``.
       weights: Weights of ``"gflownet"`` or ``"ppo"``: a `regal_jax.gflownet.SchedulePolicy`, a file,
         ``"default"`` for the weights of ``"gflownet"`` that ship, or an object with such a method.
-      temperature: Temperature of ``"gflownet"``. Lower values give better and less diverse plans. ``"ppo"``
-        uses that of its training: of a file by its metadata, else 0.25.
+      temperature: Temperature of ``"gflownet"``, by default 0.005. Lower values give better and less diverse
+        plans. ``"ppo"`` uses that of its training: of a file by its metadata, else 0.25. Other sources have
+        none.
       evaluations: Budget of each run of ``"brkga"``, ``"brkga-runs"`` and ``"scenario-runs"``; by default
         their own. Other sources have no budget.
       choose: Which plans are kept, and in which order. ``"scenarios"``: those that together do best where
@@ -211,7 +210,7 @@ def propose(
       InfeasiblePlanWarning: No plan fits the memory.
 
     Raises:
-      ConfigError: An argument is not allowed, or the source has no budget.
+      ConfigError: An argument is not allowed, or the source has no budget or temperature.
       ClusterError: The cluster cannot run the graph.
       PlanError: A source proposed an invalid schedule.
 
@@ -238,10 +237,7 @@ def propose(
     source = source.lower() if isinstance(source, str) else source
     if source == "auto":
         source = automatic_source(file)
-    options = {} if evaluations is None or source not in SEARCHES else {"evaluations": evaluations}
-    name, proposer = make_source(source, weights=file, temperature=temperature, **options)
-    if evaluations is not None and not options:
-        raise ConfigError(f"evaluations: {name} has no budget; leave it out, or use {', '.join(SEARCHES)}")
+    name, proposer = make_source(source, weights=file, temperature=temperature, evaluations=evaluations)
     with interruptible():
         key, chooses = jax.random.split(as_key(seed))
         sequence, devices = _pair(proposer.propose(graph, cluster, count, key), name)

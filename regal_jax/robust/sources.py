@@ -32,6 +32,7 @@ __all__ = [
     "SampledSchedules",
     "Source",
     "automatic_source",
+    "check_options",
     "make_source",
 ]
 
@@ -249,11 +250,37 @@ def automatic_source(weights: "str | Proposer | SchedulePolicy | None" = None) -
     return "scenario-runs" if weights is None else _NETWORK
 
 
+_NEEDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"evaluations": ("brkga", "brkga-runs", "scenario-runs"), "temperature": (_NETWORK,)}
+)
+"""Option of `propose` -> the sources that have it."""
+
+
+def check_options(source: "str | Proposer", **options: Any) -> dict[str, Any]:
+    """The options that are given, those that are not ``None``.
+
+    Args:
+      source: As in `make_source`.
+      **options: ``evaluations`` and ``temperature``, or ``None`` for the source's own.
+
+    Raises:
+      ConfigError: The source has no such option.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        sources = _NEEDS.get(name, SOURCES)
+        if not isinstance(source, str):
+            raise ConfigError(f"{name}: an object as source has its own; leave it out")
+        if source in SOURCES and source not in sources:
+            raise ConfigError(f"{name}: {source} takes none; leave it out, or use {', '.join(sources)}")
+    return given
+
+
 def make_source(
     source: "str | Proposer",
     *,
     weights: "str | Proposer | SchedulePolicy | None" = None,
-    temperature: float = 0.005,
+    temperature: float | None = None,
     **options: Any,
 ) -> tuple[str, Proposer]:
     """A source's name and the source.
@@ -262,22 +289,25 @@ def make_source(
       source: A key of `SOURCES`, or an object with the method of `Proposer`.
       weights: Weights of a learned source: a `regal_jax.gflownet.SchedulePolicy`, an object with the method
         of `Proposer`, a file, or ``"default"`` for the weights that ship.
-      temperature: Temperature of ``"gflownet"``. ``"ppo"`` uses that of its training, by the metadata of a
-        file, and 0.25 if that is unknown. An object has its own.
+      temperature: Temperature of ``"gflownet"``, by default 0.005. ``"ppo"`` uses that of its training, by
+        the metadata of a file, and 0.25 if that is unknown. An object has its own.
       **options: Settings of the source, as its class takes them.
 
     Raises:
       ConfigError: The source is unknown, weights are missing, or a setting is not allowed.
     """
-    check_number("temperature", temperature, 1e-6, 1e6)
+    if temperature is not None:
+        check_number("temperature", temperature, 1e-6, 1e6)
     if not isinstance(source, str):
         _check_proposer("source", source)
         if weights is not None:
             raise ConfigError("weights: an object as source takes none; leave them out")
+        check_options(source, temperature=temperature, **options)
         return getattr(source, "name", type(source).__name__), source
     source = known_name(source, SOURCES)
     if source not in SOURCES:
         raise ConfigError(f"source: unknown {source!r}; use one of auto, {', '.join(SOURCES)}")
+    options = check_options(source, temperature=temperature, **options)
     if source in LEARNED:
         return source, _learned(source, weights, temperature)
     if weights is not None:
@@ -300,15 +330,20 @@ def _check_proposer(argument: str, given: Any) -> None:
         )
 
 
-def _learned(source: str, weights: "str | Proposer | SchedulePolicy | None", temperature: float) -> Proposer:
+def _learned(
+    source: str, weights: "str | Proposer | SchedulePolicy | None", temperature: float | None
+) -> Proposer:
+    chosen = 0.005 if temperature is None else temperature
     if weights is not None and not isinstance(weights, str):
         from regal_jax.gflownet import SchedulePolicy
 
         if isinstance(weights, SchedulePolicy):
-            return SampledSchedules(weights, temperature if source == _NETWORK else _PPO_TEMPERATURE)
+            return SampledSchedules(weights, chosen if source == _NETWORK else _PPO_TEMPERATURE)
         _check_proposer("weights", weights)
+        if temperature is not None:
+            raise ConfigError("temperature: an object as weights has its own; leave it out")
         return weights
-    return LOADERS[source](weights or "default", temperature)
+    return LOADERS[source](weights or "default", chosen)
 
 
 def _successor_matrix(graph: ComputationGraph) -> np.ndarray:

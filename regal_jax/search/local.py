@@ -258,8 +258,9 @@ class AnnealingSearcher:
     def _temperature(self, inputs: Inputs, state: AnnealingState) -> jax.Array:
         """``[B]`` float32 temperatures, by the evaluations so far."""
         params = self._params(inputs)
-        share = jnp.maximum(params.evaluations // _STEPS, 1)
-        now = jnp.minimum(state.incumbent.evaluations // share, _STEPS)
+        share = jnp.maximum(params.evaluations, 1).astype(jnp.float32) / _STEPS
+        now = (state.incumbent.evaluations.astype(jnp.float32) / share).astype(jnp.int32)
+        now = jnp.minimum(now, _STEPS)
         return state.scale * jnp.take_along_axis(params.temperatures, now[:, None], axis=1)[:, 0]
 
     @staticmethod

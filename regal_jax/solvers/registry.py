@@ -233,11 +233,12 @@ def _as_tree(settings: Mapping[str, Any]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for path, value in settings.items():
         first, dot, rest = str(path).partition(".")
-        if dot:
-            inner = tree.get(first)
-            tree[first] = {**(inner if isinstance(inner, Mapping) else {}), rest: value}
-        else:
-            tree[first] = value
+        inner, given = tree.get(first, {}), {rest: value} if dot else value
+        if first in tree:
+            if not (isinstance(inner, Mapping) and isinstance(given, Mapping)) or inner.keys() & given.keys():
+                raise ConfigError(f"settings: {path} is given twice; give it once")
+            given = {**inner, **given}
+        tree[first] = given
     return tree
 
 

@@ -107,7 +107,10 @@ class CompileOptions:
         if counted is None:
             raise ConfigError(f"candidates: {shown(candidates)} must be a whole number above 0")
         if time_limit is not None and not real(time_limit, 0):
-            raise ConfigError(f"time_limit: {shown(time_limit)} must be a number of seconds above 0")
+            raise ConfigError(
+                f"time_limit: {shown(time_limit)} must be a finite number of seconds above 0; leave it out "
+                "for none"
+            )
         budget = check_whole("evaluations", evaluations, 1, MAX_EVALUATIONS)
         number = check_whole("seed", seed, 0)
         # `jax.jit` infers names from numbers, and numbers from names, where the others are not given.

@@ -153,7 +153,10 @@ class Settings:
         )  # Raises an error for an objective that the solver does not support.
         for name, value in (("target", target), ("time_limit", time_limit)):
             if value is not None and real(value, 0) is None:
-                raise ConfigError(f"{name}: must be a number of zero or more, got {shown(value)}")
+                raise ConfigError(
+                    f"{name}: must be a finite number of zero or more, got {shown(value)}; leave it out for "
+                    "none"
+                )
         if contract is not None and not isinstance(contract, bool):
             raise ConfigError(f"contract: must be True, False or None, got {contract!r}")
         earlier = earlier_plans(warm_start)
