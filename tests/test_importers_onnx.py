@@ -11,7 +11,9 @@ from onnx import TensorProto, helper
 
 from regal_jax.errors import ConfigError, FormatError, GraphError, MissingExtraError
 from regal_jax.graph import Cluster
-from regal_jax.importers import DeviceProfile, from_onnx, load_graph
+from regal_jax.importers import DeviceProfile, from_onnx, load_graph, onnx_cost
+from regal_jax.importers.einsum import einsum_flops
+from regal_jax.importers.onnx_shapes import values_of
 from regal_jax.plan import Plan
 
 LIGHT = sorted((pathlib.Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
@@ -152,6 +154,11 @@ def _cost(nodes, inputs, weights=(), output=None, **options):
         (("GlobalAveragePool", ["x"], {}), [("x", 1, 3, 8, 8)], 192),
         (("LSTM", ["x", "w", "r"], {"hidden_size": 5}), [("x", 7, 2, 3), ("w", 1, 20, 3), ("r", 1, 20, 5)],
          2 * 7 * 2 * (60 + 100)),
+        (("Einsum", ["x", "w"], {"equation": "bij,bjk->bki"}), [("x", 3, 2, 4), ("w", 3, 4, 5)],
+         2 * 3 * 2 * 4 * 5),
+        (("Einsum", ["x", "w"], {"equation": "...ij, ...jk"}), [("x", 3, 6, 2, 4), ("w", 3, 6, 4, 5)],
+         2 * 3 * 6 * 2 * 4 * 5),
+        (("Einsum", ["x", "w"], {"equation": "ij,jk"}), [("x", 2, 0), ("w", 0, 5)], 0),
         (("Relu", ["x"], {}), [("x", 3, 4)], 12),
         (("ReduceSum", ["x"], {"keepdims": 0}), [("x", 3, 4)], 12),
         (("Identity", ["x"], {}), [("x", 3, 4)], 0),
@@ -161,6 +168,39 @@ def test_flops_by_hand(node, inputs, flops):
     kind, names, attributes = node
     made = helper.make_node(kind, names, ["out"], **attributes)
     assert _cost([made], [info(*i) for i in inputs]) == flops
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "products"),
+    [
+        ("...ij,...jk->...ik", [(3, 1, 2, 4), (6, 4, 5)], 3 * 6 * 2 * 4 * 5),
+        ("ij,jk", [(2, 4), (1, 5)], 2 * 4 * 5),
+        ("ij,jk", [(2, 0), (1, 5)], 0),
+        ("...,...", [(2,), (3,)], 2),  # ONNX does not check such axes.
+        ("i...,...i", [(3, 7), (7, 3)], 3 * 7),
+        ("ij,jk", [(), (4, 5)], 4 * 5),  # The rank of an operand is not known.
+    ],
+)
+def test_axes_of_einstein_sums_are_broadcast(equation, shapes, products):
+    assert einsum_flops(equation, shapes) == 2 * products
+
+
+@pytest.mark.parametrize(
+    ("shapes", "attributes", "past", "keys"),
+    [
+        ([(2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 5, 6)], {}, [], 5),
+        ([(2, 3, 32), (2, 5, 16), (2, 5, 12)], {"q_num_heads": 4, "kv_num_heads": 2}, [], 5),
+        ([(2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 5, 6)], {}, [(2, 2, 7, 8), (2, 2, 7, 6)], 12),
+    ],
+)
+def test_attention_is_two_products(shapes, attributes, past, keys):
+    """2 sequences, 4 heads, 3 queries; 8 numbers in a key and 6 in a value."""
+    names = ["q", "k", "v", *(["", "past_k", "past_v"] if past else [])]
+    inputs = [info(n, *s) for n, s in zip(filter(None, names), shapes + past, strict=True)]
+    node = helper.make_node("Attention", names, ["y", "new_k", "new_v"][: 3 if past else 1], **attributes)
+    proto = model([node], inputs, [helper.make_empty_tensor_value_info("y")])
+    proto.opset_import[0].version = 23
+    assert from_onnx(proto, profile=Count("flops")).runtime[-1] == 2 * 2 * 4 * 3 * keys * (8 + 6)
 
 
 def test_the_roofline():

@@ -5,6 +5,7 @@ from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any, Final
 
+from regal_jax.importers.einsum import einsum_flops
 from regal_jax.importers.onnx_shapes import Value, subgraphs, values_of
 from regal_jax.importers.roofline import DeviceProfile
 
@@ -55,6 +56,12 @@ def _flops(node: Any, inputs: list[Value], outputs: list[Value]) -> float:
         return 2.0 * out * shapes[0][0 if _attribute(node, "transA", 0) else 1]
     if op in ("LSTM", "GRU", "RNN") and len(shapes) > 2 and len(shapes[0]) == 3:
         return 2.0 * shapes[0][0] * shapes[0][1] * (inputs[1].elements + inputs[2].elements)
+    if op == "Einsum":
+        return einsum_flops(_attribute(node, "equation", b"").decode("latin-1"), shapes)
+    if op == "Attention" and not node.domain and len(shapes) > 2 and len(shapes[1]) > 1:
+        # Scores, and sums of values weighted by them. Past keys, if any, are input 4.
+        keys = shapes[1][-2] + (shapes[4][-2] if len(shapes) > 4 and len(shapes[4]) > 1 else 0)
+        return 2.0 * keys * (inputs[0].elements + out)
     if op in ("AveragePool", "MaxPool", "LpPool"):
         return float(out * math.prod(_attribute(node, "kernel_shape", [1])))
     if op in _PICKS:
