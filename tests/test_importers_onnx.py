@@ -252,6 +252,29 @@ def test_a_scan_is_one_op_of_its_length_and_reads_what_its_body_reads():
     assert op(graph, "Scan_0")[2] == [32, 320]
 
 
+@pytest.mark.parametrize(("axes", "shape"), [([0], (10, 4)), ([1], (4, 10)), ([-1], (4, 10))])
+def test_a_scan_is_as_long_as_the_axis_that_it_scans(axes, shape):
+    scan = _body()
+    scan.attribute.append(helper.make_attribute("scan_input_axes", axes))
+    proto = model([scan], [info("x", 2, 4), info("seq", *shape)], [info("y", 2, 4)], [weight("w", 4, 4)])
+    assert from_onnx(proto, profile=Count("flops")).runtime[-1] == 10 * 2 * 2 * 4 * 4
+
+
+def test_the_values_of_a_body_are_collected_once(monkeypatch):
+    """Branches of merged decoders have thousands of nodes."""
+    collected = []
+    monkeypatch.setattr(onnx_cost, "values_of", lambda body: collected.append(body.name) or values_of(body))
+
+    def branch(name):
+        nodes = [helper.make_node("Relu", [f"{name}{i}" if i else "x"], [f"{name}{i + 1}"]) for i in range(9)]
+        return helper.make_graph(nodes, name, [], [info(f"{name}9", 2)])
+
+    choice = helper.make_node("If", ["c"], ["y"], then_branch=branch("a"), else_branch=branch("b"))
+    scalar = info("c", dtype=TensorProto.BOOL)
+    assert _cost([choice], [info("x", 2), scalar], output=info("y", 2)) == 9 * 2
+    assert sorted(collected) == ["a", "b"]
+
+
 def test_an_if_is_its_slowest_branch_and_a_loop_its_trips():
     def branch(name, width):
         nodes = [helper.make_node("MatMul", ["x", f"w{width}"], [name])]

@@ -85,16 +85,10 @@ def node_seconds(node: Any, values: Mapping[str, Value], model: DeviceProfile, l
     Returns:
       Seconds.
     """
-    bodies = [
-        sum(
-            node_seconds(inner, ChainMap(values_of(body), dict(values)), model, loop_trips)
-            for inner in body.node
-        )
-        for body in subgraphs(node)
-    ]
+    bodies = [_body_seconds(body, values, model, loop_trips) for body in subgraphs(node)]
     inputs = [values.get(name, _UNKNOWN) for name in node.input]
     if bodies:
-        trips = {"Loop": loop_trips, "Scan": _scan_length(inputs)}.get(node.op_type, 1)
+        trips = {"Loop": loop_trips, "Scan": _scan_length(node, inputs)}.get(node.op_type, 1)
         return max(bodies) * trips
     if node.op_type in _VIEWS:
         return 0.0
@@ -107,6 +101,14 @@ def node_seconds(node: Any, values: Mapping[str, Value], model: DeviceProfile, l
     return model.seconds(flops, float(read + written), dtype, matrix=node.op_type in _MATRIX)
 
 
-def _scan_length(inputs: list[Value]) -> int:
+def _body_seconds(body: Any, values: Mapping[str, Value], model: DeviceProfile, loop_trips: int) -> float:
+    scope = ChainMap(values_of(body), dict(values))
+    return sum(node_seconds(inner, scope, model, loop_trips) for inner in body.node)
+
+
+def _scan_length(node: Any, inputs: list[Value]) -> int:
+    """Iterations of a `Scan`: the size of its last input along the axis that is scanned."""
     scanned = inputs[-1].shape if inputs else ()
-    return scanned[0] if scanned else 1
+    axes = _attribute(node, "scan_input_axes", [])
+    axis = axes[-1] if axes else 0
+    return scanned[axis] if -len(scanned) <= axis < len(scanned) else 1
