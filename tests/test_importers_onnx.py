@@ -443,6 +443,33 @@ def test_a_model_without_inputs_needs_no_start():
             "no input has a dimension 'n'",
         ),
         (model(RELU, [info("x", *[2**60] * 20)], [info("y", 3)]), {}, "too many elements"),
+        (
+            model(RELU, [info("x", 3)], [info("y", 3)]),
+            {"dims": {1: 3, "n": 3}},
+            "no input has a dimension 1;",
+        ),
+        (
+            model(
+                [
+                    *(helper.make_node("Constant", [], ["c"], value=weight("", n)) for n in (1, 3)),
+                    helper.make_node("Add", ["x", "c"], ["y"]),
+                ],
+                [info("x", 3)],
+                [info("y", 3)],
+            ),
+            {},
+            "'c' is produced twice",
+        ),
+        (
+            model(
+                [helper.make_node("Add", ["x", "w"], ["y"])],
+                [info("x", 3)],
+                [info("y", 3)],
+                [weight("w", 3), weight("w", 3)],
+            ),
+            {},
+            "'w' is produced twice",
+        ),
         (model(RELU, [info("x", 2**61)], [info("y", 2**61)]), {}, "at most"),
         (
             model([helper.make_node("Relu", ["y"], ["x"]), *RELU], [], [info("y", 3)]),

@@ -195,7 +195,7 @@ def _fix_dimensions(graph: Any, dims: Mapping[str, int]) -> dict[str, str]:
                 if dim.dim_param not in dims:
                     assumed.setdefault(dim.dim_param, info.name)
                 dim.dim_value = dims.get(dim.dim_param, 1)
-    known, unknown = sorted(filter(None, names)), sorted(dims.keys() - names - {""})
+    known, unknown = sorted(filter(None, names)), sorted(dims.keys() - names - {""}, key=str)
     if unknown or "" in dims:
         raise FormatError(
             f"dims: no input has a dimension {(unknown or [''])[0]!r}; "
