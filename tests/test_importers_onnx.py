@@ -415,6 +415,18 @@ def test_model_functions_are_inlined():
     assert from_onnx(proto).op_kinds == ("input", "start", "Add")
 
 
+def test_functions_that_call_themselves_are_refused():
+    call = helper.make_node("Again", ["x"], ["y"], domain="mine")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    function = helper.make_function("mine", "Again", ["x"], ["y"], [call], opsets)
+    proto = model([call], [info("x", 3)], [info("y", 3)], functions=[function])
+    proto.opset_import.add(domain="mine", version=1)
+    with pytest.raises(
+        FormatError, match=r"^ONNX shape inference fails: .*; check the model with onnx\.checker"
+    ):
+        from_onnx(proto)
+
+
 def test_a_model_without_inputs_needs_no_start():
     nodes = [helper.make_node("RandomNormal", [], ["y"], shape=[3])]
     graph = from_onnx(model(nodes, [], [info("y", 3)]))
