@@ -41,7 +41,7 @@ def placement(plan):
 
 
 def test_pins_restrict_the_ops_that_match_and_no_others():
-    graph = constrain(towers(), pin={"encoder/*": 1, "*/b": [2, 1, 1], "odd[0]": np.int64(3)})
+    graph = constrain(towers(), pin={"encoder/*": 1, "*/b": [2, 1, 1], "odd[0]": np.array(3)})
     assert graph.allowed_devices == ((1,), (1,), None, (1, 2), (3,))
     assert graph.op_names == towers().op_names
     # The pin and the op's own allowed devices both hold.

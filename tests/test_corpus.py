@@ -468,3 +468,37 @@ def test_finishing_twice_changes_nothing(copied):
     before = path.read_bytes()
     finish(copied)
     assert path.read_bytes() == before
+    # A graph with two records is one graph.
+    index = copied / "index.jsonl"
+    index.write_bytes(index.read_bytes() * 2)
+    finish(copied)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        ("failures.jsonl", {}, r"failures\.jsonl: line 1: document: 'source' is missing"),
+        (
+            "failures.jsonl",
+            {"source": "s", "model": "m", "family": "f", "form": "forward", "failure": []},
+            r"failures\.jsonl: line 1: failure: expected a text, got a list",
+        ),
+        (
+            "index.jsonl",
+            {
+                "path": "p",
+                "source": "s",
+                "model": "m",
+                "family": "f",
+                "form": "forward",
+                "topology_hash": "t",
+            },
+            r"index\.jsonl: line 1: document: 'content_hash' is missing",
+        ),
+    ],
+)
+def test_lists_with_other_fields_are_damaged(copied, name, line, message):
+    (copied / name).write_text(json.dumps(line) + "\n")
+    with pytest.raises(FormatError, match=message):
+        finish(copied)

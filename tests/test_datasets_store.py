@@ -1,13 +1,15 @@
 """Reading sets: folders, archives and single files, whole and broken."""
 
+import errno
 import gzip
 import io
+import pathlib
 import tarfile
 import warnings
 
 import pytest
 
-from regal_jax.datasets import Recipe, build_set, generate, read_set
+from regal_jax.datasets import Recipe, build_set, generate, load_graphs, read_set
 from regal_jax.errors import FormatError
 from regal_jax.importers import format_cost_graph, save_graph
 
@@ -133,6 +135,40 @@ def test_nothing_to_be_had_is_an_error(tmp_path):
     (tmp_path / "one.pbtxt").write_text("{")
     with pytest.raises(FormatError, match=r"one\.pbtxt: line 1: not a CostGraphDef"):
         read_set(tmp_path / "one.pbtxt")
+
+
+@pytest.mark.parametrize("read", [read_set, lambda path: load_graphs(path, "train")])
+def test_names_that_no_file_has_are_refused_in_one_line(read):
+    with pytest.raises(FormatError, match=r"xxx: cannot be read: File name too long; check the path$"):
+        read("x" * 300)
+    with pytest.raises(
+        FormatError, match=r"'' names no folder; give the name of one, or '\.' for the working"
+    ):
+        read("")
+
+
+def test_a_folder_that_may_not_be_read_is_skipped(tmp_path, monkeypatch):
+    (tmp_path / "closed").mkdir()
+    save_graph(generate("chain", 3, 0), tmp_path / "a.json")
+    listed = pathlib.Path.iterdir
+
+    def iterdir(path):
+        if path.name == "closed":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return listed(path)
+
+    monkeypatch.setattr(pathlib.Path, "iterdir", iterdir)
+    with pytest.warns(
+        UserWarning, match="closed: cannot be read: Permission denied; check the path; skipped"
+    ):
+        assert read_set(tmp_path).names == ("a.json",)
+
+
+def test_a_link_to_a_folder_above_is_not_followed(tmp_path):
+    (tmp_path / "in").mkdir()
+    save_graph(generate("chain", 3, 0), tmp_path / "in" / "a.json")
+    (tmp_path / "in" / "again").symlink_to(tmp_path)
+    assert read_set(tmp_path).names == ("in/a.json",)
 
 
 def test_names_that_lead_out_of_the_archive_write_nothing(tmp_path):

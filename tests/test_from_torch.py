@@ -387,6 +387,11 @@ def test_blocks_without_gradient_and_control_flow_by_cond():
         (torch.bmm, [(2, 3, 4), (2, 4, 5)], 2 * 2 * 3 * 4 * 5),
         (torch.matmul, [(7, 3, 4), (4, 5)], 2 * 7 * 3 * 4 * 5),
         (lambda a, b: torch.einsum("bij,jk->bik", a, b), [(2, 3, 4), (4, 5)], 2 * 2 * 3 * 4 * 5),
+        (
+            lambda a, b: torch.einsum("...ij,...jk->...ik", a, b),
+            [(3, 1, 2, 4), (6, 4, 5)],
+            2 * 18 * 2 * 4 * 5,
+        ),
         (torch.nn.functional.conv1d, [(1, 2, 10), (6, 2, 3)], 2 * 6 * 8 * 2 * 3),
         (torch.nn.functional.conv_transpose2d, [(1, 2, 4, 4), (2, 3, 2, 2)], 2 * 2 * 16 * 3 * 4),
         (torch.exp, [(6,)], 60),

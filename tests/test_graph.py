@@ -178,6 +178,31 @@ def test_lists_may_be_iterators():
     assert (g.edge_tensor.tolist(), g.control_source.tolist()) == ([1], [0])
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("runtime", [[1], [2, 3]], r"runtime: expected a number, got \[1\]"),
+        ("outputs", np.array(3), r"outputs: array\(3\) must be a list"),
+        ("allowed_devices", np.array(3), r"allowed_devices: array\(3\) must be a list"),
+        ("resident", [True], r"resident: \[True\] must be true or false"),
+        ("resident", 2, "resident: 2 must be true or false"),
+        ("kind", np.array(3), "kind 3 and colocation_group None must be texts"),
+        ("colocation_group", np.array(3), "kind '' and colocation_group 3 must be texts"),
+    ],
+)
+def test_nested_lists_and_arrays_without_axes_are_refused(field, value, message):
+    def build(others):
+        b = GraphBuilder()
+        b.add_op("a", **{field: value})
+        for name in others:
+            b.add_op(name)
+        return b.build()
+
+    for others in ([], ["b"]):
+        with pytest.raises(GraphError, match=f"^graph 'graph': op 'a': {message}"):
+            build(others)
+
+
 @pytest.mark.parametrize("unit", ["S", "min", "", None, ["s"]])
 def test_units_that_there_are_not(unit):
     b = GraphBuilder(time_unit=unit)

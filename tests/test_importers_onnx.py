@@ -11,7 +11,9 @@ from onnx import TensorProto, helper
 
 from regal_jax.errors import ConfigError, FormatError, GraphError, MissingExtraError
 from regal_jax.graph import Cluster
-from regal_jax.importers import DeviceProfile, from_onnx, load_graph
+from regal_jax.importers import DeviceProfile, from_onnx, load_graph, onnx_cost
+from regal_jax.importers.einsum import einsum_flops
+from regal_jax.importers.onnx_shapes import values_of
 from regal_jax.plan import Plan
 
 LIGHT = sorted((pathlib.Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
@@ -152,6 +154,11 @@ def _cost(nodes, inputs, weights=(), output=None, **options):
         (("GlobalAveragePool", ["x"], {}), [("x", 1, 3, 8, 8)], 192),
         (("LSTM", ["x", "w", "r"], {"hidden_size": 5}), [("x", 7, 2, 3), ("w", 1, 20, 3), ("r", 1, 20, 5)],
          2 * 7 * 2 * (60 + 100)),
+        (("Einsum", ["x", "w"], {"equation": "bij,bjk->bki"}), [("x", 3, 2, 4), ("w", 3, 4, 5)],
+         2 * 3 * 2 * 4 * 5),
+        (("Einsum", ["x", "w"], {"equation": "...ij, ...jk"}), [("x", 3, 6, 2, 4), ("w", 3, 6, 4, 5)],
+         2 * 3 * 6 * 2 * 4 * 5),
+        (("Einsum", ["x", "w"], {"equation": "ij,jk"}), [("x", 2, 0), ("w", 0, 5)], 0),
         (("Relu", ["x"], {}), [("x", 3, 4)], 12),
         (("ReduceSum", ["x"], {"keepdims": 0}), [("x", 3, 4)], 12),
         (("Identity", ["x"], {}), [("x", 3, 4)], 0),
@@ -161,6 +168,39 @@ def test_flops_by_hand(node, inputs, flops):
     kind, names, attributes = node
     made = helper.make_node(kind, names, ["out"], **attributes)
     assert _cost([made], [info(*i) for i in inputs]) == flops
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes", "products"),
+    [
+        ("...ij,...jk->...ik", [(3, 1, 2, 4), (6, 4, 5)], 3 * 6 * 2 * 4 * 5),
+        ("ij,jk", [(2, 4), (1, 5)], 2 * 4 * 5),
+        ("ij,jk", [(2, 0), (1, 5)], 0),
+        ("...,...", [(2,), (3,)], 2),  # ONNX does not check such axes.
+        ("i...,...i", [(3, 7), (7, 3)], 3 * 7),
+        ("ij,jk", [(), (4, 5)], 4 * 5),  # The rank of an operand is not known.
+    ],
+)
+def test_axes_of_einstein_sums_are_broadcast(equation, shapes, products):
+    assert einsum_flops(equation, shapes) == 2 * products
+
+
+@pytest.mark.parametrize(
+    ("shapes", "attributes", "past", "keys"),
+    [
+        ([(2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 5, 6)], {}, [], 5),
+        ([(2, 3, 32), (2, 5, 16), (2, 5, 12)], {"q_num_heads": 4, "kv_num_heads": 2}, [], 5),
+        ([(2, 4, 3, 8), (2, 2, 5, 8), (2, 2, 5, 6)], {}, [(2, 2, 7, 8), (2, 2, 7, 6)], 12),
+    ],
+)
+def test_attention_is_two_products(shapes, attributes, past, keys):
+    """2 sequences, 4 heads, 3 queries; 8 numbers in a key and 6 in a value."""
+    names = ["q", "k", "v", *(["", "past_k", "past_v"] if past else [])]
+    inputs = [info(n, *s) for n, s in zip(filter(None, names), shapes + past, strict=True)]
+    node = helper.make_node("Attention", names, ["y", "new_k", "new_v"][: 3 if past else 1], **attributes)
+    proto = model([node], inputs, [helper.make_empty_tensor_value_info("y")])
+    proto.opset_import[0].version = 23
+    assert from_onnx(proto, profile=Count("flops")).runtime[-1] == 2 * 2 * 4 * 3 * keys * (8 + 6)
 
 
 def test_the_roofline():
@@ -210,6 +250,29 @@ def test_a_scan_is_one_op_of_its_length_and_reads_what_its_body_reads():
     assert graph.runtime[-1] == 10 * 2 * 2 * 4 * 4
     assert graph.edge_producer.tolist() == [0, 1, 2]
     assert op(graph, "Scan_0")[2] == [32, 320]
+
+
+@pytest.mark.parametrize(("axes", "shape"), [([0], (10, 4)), ([1], (4, 10)), ([-1], (4, 10))])
+def test_a_scan_is_as_long_as_the_axis_that_it_scans(axes, shape):
+    scan = _body()
+    scan.attribute.append(helper.make_attribute("scan_input_axes", axes))
+    proto = model([scan], [info("x", 2, 4), info("seq", *shape)], [info("y", 2, 4)], [weight("w", 4, 4)])
+    assert from_onnx(proto, profile=Count("flops")).runtime[-1] == 10 * 2 * 2 * 4 * 4
+
+
+def test_the_values_of_a_body_are_collected_once(monkeypatch):
+    """Branches of merged decoders have thousands of nodes."""
+    collected = []
+    monkeypatch.setattr(onnx_cost, "values_of", lambda body: collected.append(body.name) or values_of(body))
+
+    def branch(name):
+        nodes = [helper.make_node("Relu", [f"{name}{i}" if i else "x"], [f"{name}{i + 1}"]) for i in range(9)]
+        return helper.make_graph(nodes, name, [], [info(f"{name}9", 2)])
+
+    choice = helper.make_node("If", ["c"], ["y"], then_branch=branch("a"), else_branch=branch("b"))
+    scalar = info("c", dtype=TensorProto.BOOL)
+    assert _cost([choice], [info("x", 2), scalar], output=info("y", 2)) == 9 * 2
+    assert sorted(collected) == ["a", "b"]
 
 
 def test_an_if_is_its_slowest_branch_and_a_loop_its_trips():
@@ -352,6 +415,18 @@ def test_model_functions_are_inlined():
     assert from_onnx(proto).op_kinds == ("input", "start", "Add")
 
 
+def test_functions_that_call_themselves_are_refused():
+    call = helper.make_node("Again", ["x"], ["y"], domain="mine")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    function = helper.make_function("mine", "Again", ["x"], ["y"], [call], opsets)
+    proto = model([call], [info("x", 3)], [info("y", 3)], functions=[function])
+    proto.opset_import.add(domain="mine", version=1)
+    with pytest.raises(
+        FormatError, match=r"^ONNX shape inference fails: .*; check the model with onnx\.checker"
+    ):
+        from_onnx(proto)
+
+
 def test_a_model_without_inputs_needs_no_start():
     nodes = [helper.make_node("RandomNormal", [], ["y"], shape=[3])]
     graph = from_onnx(model(nodes, [], [info("y", 3)]))
@@ -380,6 +455,33 @@ def test_a_model_without_inputs_needs_no_start():
             "no input has a dimension 'n'",
         ),
         (model(RELU, [info("x", *[2**60] * 20)], [info("y", 3)]), {}, "too many elements"),
+        (
+            model(RELU, [info("x", 3)], [info("y", 3)]),
+            {"dims": {1: 3, "n": 3}},
+            "no input has a dimension 1;",
+        ),
+        (
+            model(
+                [
+                    *(helper.make_node("Constant", [], ["c"], value=weight("", n)) for n in (1, 3)),
+                    helper.make_node("Add", ["x", "c"], ["y"]),
+                ],
+                [info("x", 3)],
+                [info("y", 3)],
+            ),
+            {},
+            "'c' is produced twice",
+        ),
+        (
+            model(
+                [helper.make_node("Add", ["x", "w"], ["y"])],
+                [info("x", 3)],
+                [info("y", 3)],
+                [weight("w", 3), weight("w", 3)],
+            ),
+            {},
+            "'w' is produced twice",
+        ),
         (model(RELU, [info("x", 2**61)], [info("y", 2**61)]), {}, "at most"),
         (
             model([helper.make_node("Relu", ["y"], ["x"]), *RELU], [], [info("y", 3)]),

@@ -89,6 +89,14 @@ def test_runtimes_may_have_a_default():
             lambda d: d["workflow"]["specification"]["files"][0].update(sizeInBytes=-4),
             r"files\[0\]\.sizeInBytes: -4 must be",
         ),
+        (
+            lambda d: d["workflow"]["specification"]["files"].append({"id": "log.txt", "sizeInBytes": 999}),
+            r"files\[\d\]\.id: 'log\.txt' is listed twice with other values",
+        ),
+        (
+            lambda d: d["workflow"]["execution"]["tasks"].append({"id": "T1", "runtimeInSeconds": 999}),
+            r"execution\.tasks\[3\]\.id: 'T1' is listed twice with other values",
+        ),
     ],
 )
 def test_bad_workflow_is_refused(change, message):

@@ -60,7 +60,15 @@ def test_equal_ops_are_measured_once_and_in_no_later_process(measured, folder):
     assert len(measured) == 6
     file.write_text("no json\n")
     from_jax(fn, X, profile="measured")
+    from_jax(fn, X, profile="measured")
     assert len(measured) == 12
+
+
+def test_a_disk_that_takes_no_measurements_is_no_error(measured, folder):
+    """Here a folder has the name of the file; a full disk fails in the same place."""
+    (folder / module._stored(jax.devices()[0]).path).mkdir()
+    times = runtimes(from_jax(lambda x: jnp.sin(x) + jnp.cos(x), X, profile="measured"))
+    assert (times["sin"], times["cos"], len(measured)) == (3.0, 3.0, 3)
 
 
 def test_operands_and_scalars_tell_ops_apart(measured):

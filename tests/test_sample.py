@@ -3,6 +3,7 @@
 import itertools
 import json
 import pathlib
+import shutil
 
 import pytest
 
@@ -149,6 +150,15 @@ def test_bad_input_is_one_line_and_nothing_is_lost(corpus, tmp_path, capsys):
         assert message in err
         assert err.count("\n") == 1
     assert [p.name for p in mine.iterdir()] == ["thesis.txt"]
+    for option in ({"graphs": "3"}, {"max_ops": 2.5}, {"max_bytes": 0}):
+        with pytest.raises(ConfigError, match="must be a whole number of at least 1"):
+            write_sample(corpus, tmp_path / "a", **option)
+    (tmp_path / "old").mkdir()
+    document = json.loads((corpus / "corpus.json").read_text())
+    (tmp_path / "old" / "corpus.json").write_text(json.dumps({**document, "settings": {}}))
+    shutil.copy(corpus / "index.jsonl", tmp_path / "old")
+    with pytest.raises(FormatError, match=r"corpus\.json: settings: 'profile' is missing"):
+        write_sample(tmp_path / "old", tmp_path / "a")
     with pytest.raises(FormatError, match="no sample there"):
         sample_records(mine)
     (mine / "index.jsonl").write_text(json.dumps(graph_record(generate("chain", 5, 0))) + "\n")

@@ -198,9 +198,10 @@ def test_a_networkx_graph_of_ones_own():
         with pytest.raises(GraphError, match=said):
             ComputationGraph.from_networkx(bad)
     own.remove_edge(3, 1)
-    own.nodes[2]["outputs"] = 5
-    with pytest.raises(GraphError, match="node 2 cannot be read"):
-        ComputationGraph.from_networkx(own)
+    for outputs in (5, np.array([1, 2])):
+        own.nodes[2]["outputs"] = outputs
+        with pytest.raises(GraphError, match="node 2 cannot be read"):
+            ComputationGraph.from_networkx(own)
 
 
 @pytest.mark.parametrize("ops", [1, pytest.param(40, marks=pytest.mark.slow), 300])

@@ -24,6 +24,7 @@ from regal_jax.datasets.corpus_files import (
     GRAPHS,
     INDEX,
     read_corpus,
+    read_failures,
     read_index,
     write_corpus,
 )
@@ -284,7 +285,7 @@ def _pending(
         index.replace(there)
     done = {_key(record) for record in there}
     wanted = {spec.key for tasks in specs.values() for spec in tasks}
-    failed = failures.read()
+    failed = read_failures(root)
     kept = [f for f in failed if _key(f) not in done and not (retry_failures and _key(f) in wanted)]
     if len(kept) < len(failed):
         failures.replace(kept)

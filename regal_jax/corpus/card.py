@@ -10,13 +10,12 @@ from typing import Any, Final
 import numpy as np
 
 from regal_jax.datasets.candidates import SPLITS
-from regal_jax.datasets.corpus_files import FAILURES, FORMS, read_corpus
+from regal_jax.datasets.corpus_files import FORMS, read_corpus, read_failures
 from regal_jax.datasets.corpus_reader import corpus_records, load_corpus
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.graph.units import format_bytes, format_time
 from regal_jax.storage.atomic import write_atomically
-from regal_jax.storage.json_lines import JsonLines
 from regal_jax.storage.paths import folder_path
 
 __all__ = ["BEGINS", "ENDS", "LICENCES", "CardFacts", "card_facts", "degrees", "format_card", "write_card"]
@@ -113,7 +112,7 @@ def card_facts(folder: str | os.PathLike[str], *, progress: Callable[..., Any] |
         document["packages"],
         document["families"],
         records,
-        JsonLines(root / FAILURES).read(),
+        read_failures(root),
         kinds,
         kind_graphs,
         {name: _added(counts) for name, counts in counted.items()},

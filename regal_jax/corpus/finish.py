@@ -8,9 +8,8 @@ from typing import Any, Final
 from regal_jax.corpus.family_splits import read_family_splits
 from regal_jax.corpus.splits import partition, roles
 from regal_jax.datasets.candidates import SPLITS
-from regal_jax.datasets.corpus_files import FAILURES, read_corpus, read_index, write_corpus
+from regal_jax.datasets.corpus_files import read_corpus, read_failures, read_index, write_corpus
 from regal_jax.errors import FormatError
-from regal_jax.storage.json_lines import JsonLines
 
 __all__ = ["NEW_FAMILIES", "describe", "finish"]
 
@@ -36,7 +35,7 @@ def finish(root: pathlib.Path, table: Mapping[str, str] | None = None) -> dict[s
     if document is None:
         raise FormatError(f"{root}: no corpus there; make one with 'regal-jax corpus build --out {root}'")
     records = sorted(read_index(root), key=lambda record: record["path"])
-    failures = JsonLines(root / FAILURES).read()
+    failures = read_failures(root)
     table = read_family_splits() if table is None else table
     listed: Mapping[str, str] = table
     if document["settings"].get(NEW_FAMILIES):

@@ -4,19 +4,21 @@ import contextlib
 import gzip
 import hashlib
 import json
-import math
 import os
 import pathlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from regal_jax.datasets.corpus_files import GRAPHS, INDEX, read_corpus
+from regal_jax.checks import check_whole
+from regal_jax.datasets.corpus_files import CORPUS, GRAPHS, INDEX, read_corpus
 from regal_jax.datasets.corpus_reader import corpus_records
 from regal_jax.datasets.statistics import graph_record
 from regal_jax.errors import ConfigError
 from regal_jax.importers import load_graph
+from regal_jax.importers.files import at_path
 from regal_jax.importers.native import format_native
+from regal_jax.importers.strict_json import Field
 from regal_jax.plan import contract
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.json_lines import JsonLines
@@ -59,11 +61,11 @@ def write_sample(
       FormatError: There is no corpus, or it is damaged.
     """
     for what, number in (("graphs", graphs), ("max_bytes", max_bytes), ("max_ops", max_ops)):
-        if number < 1:
-            raise ConfigError(f"{what}: {number} must be at least 1")
+        check_whole(what, number, 1)
     source, target = pathlib.Path(folder), folder_path(out)
     records = corpus_records(source)
-    profile = (read_corpus(source) or {})["settings"]["profile"]
+    with at_path(source / CORPUS):
+        profile = Field(read_corpus(source)).get("settings").get("profile").text()
     _refuse_others(target)
     spread = _Spread([r for r in records if r["distinct"] and r["ops"] <= _CONTRACTS_BY * max_ops])
     sample = _Sample(graphs, max_bytes, max_ops)
@@ -111,7 +113,7 @@ class _Spread:
 
     @staticmethod
     def _traits(record: Mapping[str, Any]) -> tuple[Any, ...]:
-        size = int(math.log2(record["ops"]))
+        size = int(record["ops"]).bit_length()
         return ("family", record["family"]), ("form", record["source"], record["form"]), ("size", size)
 
 

@@ -10,7 +10,7 @@ A corpus is a folder::
 
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from regal_jax.errors import FormatError
@@ -22,7 +22,8 @@ from regal_jax.storage.json_lines import JsonLines
 from regal_jax.storage.reading import read_limited
 
 __all__ = [
-    "CORPUS", "FAILURES", "FORMAT", "FORMS", "GRAPHS", "INDEX", "read_corpus", "read_index", "write_corpus",
+    "CORPUS", "FAILURES", "FORMAT", "FORMS", "GRAPHS", "INDEX", "read_corpus", "read_failures", "read_index",
+    "write_corpus",
 ]  # fmt: skip
 
 FORMS: Final = ("forward", "gradient", "training-step")
@@ -36,17 +37,34 @@ CORPUS, INDEX, FAILURES, GRAPHS = "corpus.json", "index.jsonl", "failures.jsonl"
 def read_index(folder: pathlib.Path) -> list[dict[str, Any]]:
     """The records of a corpus in the order of completion, with all required fields.
 
+    If a path has several records, the last one counts, which describes the file.
+
     Raises:
       FormatError: The index is damaged.
     """
-    lines = JsonLines(folder / INDEX)
-    records = lines.read()
+    names = ("path", "source", "model", "family", "form", "topology_hash", "content_hash")
+    records = _records(folder / INDEX, names, ("ops",))
+    return list({record["path"]: record for record in records}.values())
+
+
+def read_failures(folder: pathlib.Path) -> list[dict[str, Any]]:
+    """The specs without a graph, with all required fields.
+
+    Raises:
+      FormatError: The list is damaged.
+    """
+    return _records(folder / FAILURES, ("source", "model", "family", "form", "failure"))
+
+
+def _records(path: pathlib.Path, texts: Sequence[str], counts: Sequence[str] = ()) -> list[dict[str, Any]]:
+    records = JsonLines(path).read()
     for number, record in enumerate(records, 1):
-        with at_path(f"{lines.path}: line {number}"):
+        with at_path(f"{path}: line {number}"):
             field = Field(record)
-            for name in ("path", "source", "model", "family", "form", "topology_hash"):
+            for name in texts:
                 field.get(name).text()
-            field.get("ops").count()
+            for name in counts:
+                field.get(name).count()
     return records
 
 

@@ -16,7 +16,7 @@ from regal_jax.examples import load_example
 from regal_jax.graph import Cluster, ComputationGraph, without_residents
 from regal_jax.plan import Objective, contract, contract_for
 from regal_jax.runtime.interrupts import interruptible
-from regal_jax.storage.paths import path_text
+from regal_jax.storage.paths import folder_path
 
 __all__ = ["NAMED_PATHS", "SAMPLE_PATH", "chosen_graphs", "computing_graphs", "load_graphs", "one_graph"]
 
@@ -109,13 +109,13 @@ def one_graph() -> ComputationGraph:
 
 def _read(path: str | os.PathLike[str], split: str, max_ops: int) -> Iterable[ComputationGraph]:
     """Graphs one after another; from a corpus, those of at most ``max_ops`` ops, or all if there are none."""
-    folder = pathlib.Path(path_text(path))
+    folder = folder_path(path)
     check_kind("split", split, str)
     if str(path) == SAMPLE_PATH:
         return (graph for _, graph in load_sample(split))
     if str(path) == ONE_PATH:
         return (one_graph(),)
-    if not (folder / INDEX).exists():
+    if not os.path.exists(folder / INDEX):
         return read_set(_part(folder, split)).graphs
     return (graph for _, graph in load_corpus(path, split, max_ops=max_ops))
 
@@ -126,7 +126,7 @@ def _part(folder: pathlib.Path, split: str) -> pathlib.Path:
         name: folder / f"{name}{ending}"
         for name in SPLITS
         for ending in ("", ".tar.gz", ".tgz", ".tar")
-        if (folder / f"{name}{ending}").exists()
+        if os.path.exists(folder / f"{name}{ending}")
     }
     if parts and split not in parts:
         raise ConfigError(

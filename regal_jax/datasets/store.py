@@ -17,7 +17,7 @@ from regal_jax.graph import ComputationGraph
 from regal_jax.importers import FORMATS, load_graph, parse_cost_graph, parse_native, parse_stg
 from regal_jax.importers.files import MAX_FILE_BYTES, graph_name
 from regal_jax.storage.atomic import replacing
-from regal_jax.storage.paths import path_text
+from regal_jax.storage.paths import folder_path
 from regal_jax.storage.reading import check_regular
 
 __all__ = ["Entry", "GraphSet", "iterate_set", "pack", "read_set"]
@@ -82,7 +82,7 @@ def read_set(path: str | os.PathLike[str], *, progress: Callable[..., Any] | Non
     Raises:
       FormatError: The path does not exist, or no graph can be read from it.
     """
-    path_text(path)
+    folder_path(path)
     check_callback("progress", progress)
     names, graphs, broken = [], [], []
     entries = iterate_set(path)
@@ -113,21 +113,38 @@ def iterate_set(path: str | os.PathLike[str]) -> Iterator[Entry]:
     Raises:
       FormatError: The path does not exist.
     """
-    root = pathlib.Path(path_text(path))
-    if not root.exists():
-        raise FormatError(f"{root}: no such file or folder; check the path")
+    root = folder_path(path)
+    try:
+        root.stat()
+    except FileNotFoundError:
+        raise FormatError(f"{root}: no such file or folder; check the path") from None
+    except OSError as error:
+        raise FormatError(_unreadable(root, error)) from None
     if root.is_dir():
-        yield from _folder(root, "")
+        yield from _folder(root, "", frozenset())
     else:
         yield from _file(root, "")
 
 
-def _folder(folder: pathlib.Path, prefix: str) -> Iterator[Entry]:
-    for path in sorted(folder.iterdir()):
+def _unreadable(path: pathlib.Path, error: OSError) -> str:
+    return f"{path}: cannot be read: {error.strerror or error}; check the path"
+
+
+def _folder(folder: pathlib.Path, prefix: str, above: frozenset[str]) -> Iterator[Entry]:
+    """The graphs of a folder that is in those ``above``; links to one of these are left out."""
+    place = os.path.realpath(folder)
+    if place in above:
+        return
+    try:
+        paths = sorted(folder.iterdir())
+    except OSError as error:
+        yield Entry(prefix.rstrip("/") or folder.name, error=_unreadable(folder, error))
+        return
+    for path in paths:
         if path.name.startswith(".") or path.name == MANIFEST:
             continue
-        if path.is_dir():
-            yield from _folder(path, f"{prefix}{path.name}/")
+        if os.path.isdir(path):
+            yield from _folder(path, f"{prefix}{path.name}/", above | {place})
         elif path.name.lower().endswith((*_ARCHIVES, *_FILES)):
             yield from _file(path, prefix)
 

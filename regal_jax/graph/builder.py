@@ -95,7 +95,7 @@ class GraphBuilder:
         if allowed_devices is not None:
             lists["allowed_devices"] = allowed_devices
         for field, given in lists.items():
-            if isinstance(given, str) or not isinstance(given, Iterable):
+            if isinstance(given, str) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
                 raise self._error(name, f"{field}: {given!r} must be a list, such as [{given!r}]")
         temp = self._bytes(name, "temp_bytes", temp_bytes)
         sizes = [self._bytes(name, f"output {p}", b) for p, b in enumerate(outputs)]
@@ -108,6 +108,8 @@ class GraphBuilder:
             allowed = None if devices is None else tuple(sorted(set(devices)))
         except TypeError:
             raise self._error(name, f"allowed_devices {shown(devices)}: give device indices") from None
+        if not isinstance(resident, bool | np.bool_) and whole(resident, 0, 1) is None:
+            raise self._error(name, f"resident: {shown(resident)} must be true or false")
         self._names.append(name)
         self._kinds.append(kind)
         self._runtimes.append(runtime)
@@ -179,7 +181,8 @@ class GraphBuilder:
     def _runtime_array(self, unit: str) -> np.ndarray:
         rows: list[list[float]] = []
         for name, runtime in zip(self._names, self._runtimes, strict=True):
-            many = [runtime] if np.ndim(runtime) == 0 else runtime  # pyright: ignore[reportArgumentType]
+            listed = isinstance(runtime, Sequence) and not isinstance(runtime, str | bytes)
+            many = runtime if listed or getattr(runtime, "ndim", 0) else [runtime]
             try:
                 rows.append([parse_time(r, unit, "runtime") for r in many])  # pyright: ignore
             except ValueError as error:

@@ -121,7 +121,8 @@ def _allowed(
 
 def _devices(pattern: str, given: Any) -> tuple[int, ...]:
     """The devices of a pin, ascending."""
-    items = list(given) if isinstance(given, Iterable) else [given]
+    # A number may be an array without axes, which cannot be iterated over.
+    items = list(given) if isinstance(given, Iterable) and getattr(given, "ndim", 1) else [given]
     numbers = {whole(k, 0) for k in items}
     if not items or None in numbers:
         raise ConfigError(

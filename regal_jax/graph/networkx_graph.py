@@ -81,7 +81,7 @@ def from_networkx(graph: "networkx.DiGraph") -> ComputationGraph:
     reads: dict[Any, list[tuple[int, int]]] = {node: [] for node in graph}
     waits: dict[Any, list[int]] = {node: [] for node in graph}
     runtimes = [data.get("runtime", 0.0) for _, data in graph.nodes(data=True)]
-    outputs = {node: data.get("outputs") for node, data in graph.nodes(data=True)}
+    outputs: dict[Any, Any] = {node: data.get("outputs") for node, data in graph.nodes(data=True)}
     own: dict[Any, list[Any]] = {node: [] for node, listed in outputs.items() if listed is None}
     for source, target, data in graph.edges(data=True):
         if data.get("control"):
@@ -93,7 +93,7 @@ def from_networkx(graph: "networkx.DiGraph") -> ComputationGraph:
             reads[target].append((index[source], data.get("port", 0)))
     for node, data in graph.nodes(data=True):
         try:
-            tensors = own[node] if node in own else list(outputs[node] or ())
+            tensors = own[node] if node in own else list(outputs[node])
             builder.add_op(
                 str(node),
                 kind=data.get("kind", ""),
@@ -107,7 +107,7 @@ def from_networkx(graph: "networkx.DiGraph") -> ComputationGraph:
                 colocation_group=data.get("colocation_group"),
                 resident=data.get("resident", False),
             )
-        except (AttributeError, KeyError, TypeError) as error:
+        except (AttributeError, LookupError, TypeError) as error:
             raise GraphError(f"networkx: node {node!r} cannot be read: {error!r}") from None
     built = builder.build()
     one = [isinstance(runtime, list) and len(runtime) == 1 for runtime in runtimes]

@@ -55,7 +55,7 @@ def as_array(g: "ComputationGraph", field: str, dtype: type) -> np.ndarray:
 
 def plain(value: object) -> object:
     """The value as tuples, texts and ints, whose content hash does not depend on the given types."""
-    if isinstance(value, (tuple, list, np.ndarray)):
+    if isinstance(value, tuple | list) or (isinstance(value, np.ndarray) and value.ndim):
         return tuple(map(plain, value))
     if isinstance(value, str):
         return str(value)

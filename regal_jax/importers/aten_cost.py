@@ -8,6 +8,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from regal_jax.checks import whole
+from regal_jax.importers.einsum import einsum_flops
 from regal_jax.importers.fx_program import Call, is_view, tensor_bytes
 from regal_jax.importers.roofline import DeviceProfile
 
@@ -176,7 +177,7 @@ def _matrix_flops(name: str, call: Call, tensors: list[torch.Tensor], out: int) 
     if name in ("addmv", "addbmm"):
         return 2.0 * tensors[1].numel() * (1 if name == "addmv" else shapes[2][-1])
     if name == "einsum":
-        return _einsum_flops(str(call.args[0]), shapes)
+        return einsum_flops(str(call.args[0]), shapes)
     if name == "bilinear":
         return 2.0 * out * shapes[2][1] * shapes[2][2]
     # Forward: scores, and sums of values weighted by them. Backward: the scores again, and four gradients.
@@ -185,20 +186,6 @@ def _matrix_flops(name: str, call: Call, tensors: list[torch.Tensor], out: int) 
     pairs = math.prod(query[:-1]) * key[-2]
     scores, values = 2.0 * pairs * query[-1], 2.0 * pairs * value[-1]
     return 3 * scores + 2 * values if backward else scores + values
-
-
-def _einsum_flops(equation: str, shapes: list[torch.Size]) -> float:
-    """One multiply-add for each combination of indices: exact for two operands, an upper bound for more."""
-    sizes: dict[str, int] = {}
-    for term, shape in zip(equation.replace(" ", "").partition("->")[0].split(","), shapes, strict=False):
-        before, dots, after = term.partition("...")
-        sizes |= dict(zip(before, shape, strict=False))
-        if after:
-            sizes |= dict(zip(after, shape[len(shape) - len(after) :], strict=True))
-        if dots:
-            middle = math.prod(shape[len(before) : len(shape) - len(after)])
-            sizes["..."] = max(middle, sizes.get("...", 1))
-    return 2.0 * math.prod(sizes.values())
 
 
 def _recurrent_flops(name: str, tensors: list[torch.Tensor]) -> float:

@@ -1,5 +1,6 @@
 """Runtimes of ops that are measured on the device at hand, instead of a roofline."""
 
+import contextlib
 import hashlib
 import json
 import pathlib
@@ -79,9 +80,16 @@ class MeasuredProfile:
                 self._failed[equation.primitive] = None
                 return op_seconds(equation, self._roofline, 1.0)
             self._known[key] = measured
-            if self._lines is not None:
-                self._lines.append({"op": key, "primitive": equation.primitive, "seconds": measured})
+            self._store({"op": key, "primitive": equation.primitive, "seconds": measured})
         return self._known[key]
+
+    def _store(self, record: dict[str, Any]) -> None:
+        """Stores one measurement for later processes, as long as the disk takes them."""
+        try:
+            if self._lines is not None:
+                self._lines.append(record)
+        except OSError:
+            self._lines = None
 
     def warn(self) -> None:
         """Warns of the ops that could not be measured since the last warning."""
@@ -173,13 +181,15 @@ def _stored(device: Any) -> JsonLines | None:
 
 
 def _read(lines: JsonLines | None) -> dict[str, float]:
-    """Earlier measurements; none if the file is damaged."""
+    """Earlier measurements; none if the file is damaged, which is then begun anew."""
     if lines is None:
         return {}
     try:
         lines.mend()
         records = lines.read()
     except (FormatError, OSError):
+        with contextlib.suppress(OSError):
+            lines.replace([])
         return {}
     found = ((record.get("op"), real(record.get("seconds"), 0)) for record in records)
     return {key: seconds for key, seconds in found if isinstance(key, str) and seconds is not None}

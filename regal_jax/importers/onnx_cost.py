@@ -5,6 +5,7 @@ from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any, Final
 
+from regal_jax.importers.einsum import einsum_flops
 from regal_jax.importers.onnx_shapes import Value, subgraphs, values_of
 from regal_jax.importers.roofline import DeviceProfile
 
@@ -55,6 +56,12 @@ def _flops(node: Any, inputs: list[Value], outputs: list[Value]) -> float:
         return 2.0 * out * shapes[0][0 if _attribute(node, "transA", 0) else 1]
     if op in ("LSTM", "GRU", "RNN") and len(shapes) > 2 and len(shapes[0]) == 3:
         return 2.0 * shapes[0][0] * shapes[0][1] * (inputs[1].elements + inputs[2].elements)
+    if op == "Einsum":
+        return einsum_flops(_attribute(node, "equation", b"").decode("latin-1"), shapes)
+    if op == "Attention" and not node.domain and len(shapes) > 2 and len(shapes[1]) > 1:
+        # Scores, and sums of values weighted by them. Past keys, if any, are input 4.
+        keys = shapes[1][-2] + (shapes[4][-2] if len(shapes) > 4 and len(shapes[4]) > 1 else 0)
+        return 2.0 * keys * (inputs[0].elements + out)
     if op in ("AveragePool", "MaxPool", "LpPool"):
         return float(out * math.prod(_attribute(node, "kernel_shape", [1])))
     if op in _PICKS:
@@ -78,16 +85,10 @@ def node_seconds(node: Any, values: Mapping[str, Value], model: DeviceProfile, l
     Returns:
       Seconds.
     """
-    bodies = [
-        sum(
-            node_seconds(inner, ChainMap(values_of(body), dict(values)), model, loop_trips)
-            for inner in body.node
-        )
-        for body in subgraphs(node)
-    ]
+    bodies = [_body_seconds(body, values, model, loop_trips) for body in subgraphs(node)]
     inputs = [values.get(name, _UNKNOWN) for name in node.input]
     if bodies:
-        trips = {"Loop": loop_trips, "Scan": _scan_length(inputs)}.get(node.op_type, 1)
+        trips = {"Loop": loop_trips, "Scan": _scan_length(node, inputs)}.get(node.op_type, 1)
         return max(bodies) * trips
     if node.op_type in _VIEWS:
         return 0.0
@@ -100,6 +101,14 @@ def node_seconds(node: Any, values: Mapping[str, Value], model: DeviceProfile, l
     return model.seconds(flops, float(read + written), dtype, matrix=node.op_type in _MATRIX)
 
 
-def _scan_length(inputs: list[Value]) -> int:
+def _body_seconds(body: Any, values: Mapping[str, Value], model: DeviceProfile, loop_trips: int) -> float:
+    scope = ChainMap(values_of(body), dict(values))
+    return sum(node_seconds(inner, scope, model, loop_trips) for inner in body.node)
+
+
+def _scan_length(node: Any, inputs: list[Value]) -> int:
+    """Iterations of a `Scan`: the size of its last input along the axis that is scanned."""
     scanned = inputs[-1].shape if inputs else ()
-    return scanned[0] if scanned else 1
+    axes = _attribute(node, "scan_input_axes", [])
+    axis = axes[-1] if axes else 0
+    return scanned[axis] if -len(scanned) <= axis < len(scanned) else 1

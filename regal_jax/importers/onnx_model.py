@@ -168,9 +168,9 @@ def onnx_ops(
         raise FormatError("an ONNX model without nodes; is this the right file?")
     graph, values, assumed = infer_values(model, dims or {})
     _warn_of_assumed(assumed)
-    parameters = {t.name for t in model.graph.initializer} | {
-        t.values.name for t in model.graph.sparse_initializer
-    }
+    parameters: set[str] = set()
+    for tensor in (*model.graph.initializer, *(t.values for t in model.graph.sparse_initializer)):
+        _add_parameter(tensor.name, parameters)
     inputs = [i.name for i in model.graph.input if i.name not in parameters]
     left = _fold_constants(graph.node, parameters)
     nodes = [graph.node[i] for i in left]
@@ -216,12 +216,23 @@ def _fold_constants(nodes: Iterable[Any], parameters: set[str]) -> list[int]:
             node.op_type == "ConstantOfShape" and all(value in parameters for value in node.input)
         )
         if constant and not node.domain:
-            parameters.update(node.output)
+            for value in node.output:
+                _add_parameter(value, parameters)
         else:
             left.append(i)
     if not left:
         raise FormatError("an ONNX model of constants alone; nothing is left to run")
     return left
+
+
+def _add_parameter(value: str, parameters: set[str]) -> None:
+    if value in parameters:
+        raise _produced_twice(value)
+    parameters.add(value)
+
+
+def _produced_twice(value: str) -> FormatError:
+    return FormatError(f"ONNX value {value!r} is produced twice; rename one of the two")
 
 
 class _Layout:
@@ -258,7 +269,7 @@ class _Layout:
         for o, node in enumerate(nodes):
             for port, value in enumerate(v for v in node.output if v):
                 if value in self.source:
-                    raise FormatError(f"ONNX value {value!r} is produced twice; rename one of the two")
+                    raise _produced_twice(value)
                 self.source[value] = (base + o, port)
         names = _distinct([*roots, "start", *(n.name or f"{n.op_type}_{o}" for o, n in enumerate(nodes))])
         self.start, self.names = names[self.roots], names[self.roots + 1 :]

@@ -26,6 +26,7 @@ def import_onnx() -> Any:
     """
     try:
         import onnx
+        import onnx.checker
         import onnx.inliner
         import onnx.shape_inference
     except ImportError:
@@ -137,7 +138,13 @@ def infer_values(model: Any, dims: Mapping[str, int]) -> tuple[Any, dict[str, Va
         if light.functions:
             light = onnx.inliner.inline_local_functions(light)
         graph = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
-    except (RuntimeError, ValueError, TypeError, onnx.shape_inference.InferenceError) as error:
+    except (
+        RuntimeError,
+        ValueError,
+        TypeError,
+        onnx.shape_inference.InferenceError,
+        onnx.checker.ValidationError,  # Local functions that call themselves.
+    ) as error:
         reason = (str(error).splitlines() or [""])[0][:200]
         raise FormatError(
             f"ONNX shape inference fails: {reason}; check the model with onnx.checker"
@@ -195,7 +202,7 @@ def _fix_dimensions(graph: Any, dims: Mapping[str, int]) -> dict[str, str]:
                 if dim.dim_param not in dims:
                     assumed.setdefault(dim.dim_param, info.name)
                 dim.dim_value = dims.get(dim.dim_param, 1)
-    known, unknown = sorted(filter(None, names)), sorted(dims.keys() - names - {""})
+    known, unknown = sorted(filter(None, names)), sorted(dims.keys() - names - {""}, key=str)
     if unknown or "" in dims:
         raise FormatError(
             f"dims: no input has a dimension {(unknown or [''])[0]!r}; "

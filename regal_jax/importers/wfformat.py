@@ -49,10 +49,9 @@ def workflow_from_document(document: Any, *, default_runtime: float | None = Non
     tasks = specification.get("tasks").items()
     if not tasks:
         raise FormatError("workflow.specification.tasks: empty; add at least one task")
-    sizes = {
-        file.get("id").text(): file.get("sizeInBytes").count()
-        for file in specification.find("files", []).items()
-    }
+    sizes: dict[str, int] = {}
+    for file in specification.find("files", []).items():
+        _record(sizes, file.get("id"), file.get("sizeInBytes").count())
     index = _index(tasks)
     producer = _producers(tasks, index, sizes)
     written: list[list[str]] = [[] for _ in tasks]
@@ -148,8 +147,14 @@ def _runtimes(root: Field, index: dict[str, int], default: float | None) -> dict
         name = task.get("id").text()
         if name not in index:
             raise task.get("id").error(f"no task of the specification has the id {name!r}; add it or drop it")
-        runtimes[name] = task.get("runtimeInSeconds").number()
+        _record(runtimes, task.get("id"), task.get("runtimeInSeconds").number())
     return runtimes
+
+
+def _record(known: dict[str, Any], name: Field, value: float) -> None:
+    """Adds the value of ``name``, which may be repeated but not contradicted."""
+    if known.setdefault(name.text(), value) != value:
+        raise name.error(f"{name.value!r} is listed twice with other values; drop one of the two")
 
 
 def _runtime(task: Field, runtimes: dict[str, float], default: float | None) -> float:
