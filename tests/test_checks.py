@@ -192,6 +192,7 @@ FLAGS = {
     "experiments/config.py": "contract and warm_up are true or false",
     "policies/checks.py": "settings that are true or false, and lists of numbers",
     "solvers/orders.py": "held is true or false",
+    "graph/builder.py": "resident is true or false",
     "graph/units.py": "a quantity is whatever float() reads, texts among them, and may be infinite",
     "plan/plan.py": "values of JSON, of which true and false are some",
     "solvers/wire.py": "settings of solvers as values of JSON",
@@ -215,7 +216,7 @@ def moves_a_file(node):
     return name in ("replace", "rename") and len(node.args) == 1 and not node.keywords
 
 
-LISTS = {"corpus/build.py", "learning/record.py"}
+LISTS = {"corpus/build.py", "importers/measured.py", "learning/record.py"}
 """Modules that call `JsonLines.replace`, which does not replace a file."""
 
 
