@@ -286,7 +286,7 @@ def choices(folder):
 
 
 CORPUS_INDEX = {"path": "graphs/a/b.json.gz", "source": "a", "model": "b", "family": "f", "form": "forward"}
-CORPUS_INDEX |= {"constructor": "b()", "ops": 9, "topology_hash": "12ab"}
+CORPUS_INDEX |= {"constructor": "b()", "ops": 9, "topology_hash": "12ab", "content_hash": "34cd"}
 
 
 def corpus_document(folder):
@@ -341,7 +341,7 @@ METRICS = "".join(
     for step in (0, 1)
     for kind in ("train", "validation")
 )
-REFERENCES = json.dumps({"graph": "ab", "fitness": [0.5, 0.75], "settings": {"seed": 0}}) + "\n"
+REFERENCES = json.dumps({"graph": "ab", "fitness": [0.5, 0.75], "settings": {"seed": 0, "seeds": 2}}) + "\n"
 POINTS = json.dumps({"setup": "s", "config": dataclasses.asdict(BrkgaConfig()), "logs": [-1.0, -2.5]}) + "\n"
 
 
@@ -427,7 +427,7 @@ FORMATS = {
     "points": (texts(POINTS * 2), "text", reading("points.jsonl", read_points), 1.0),
     "metrics": (texts(METRICS), "text", reading("metrics.jsonl", read_metrics), 1.0),
     "references": (texts(REFERENCES * 2), "text",
-                   reading("references.jsonl", lambda p: read_references(p, {"seed": 0})), 1.0),
+                   reading("references.jsonl", lambda p: read_references(p, {"seed": 0, "seeds": 2})), 1.0),
     "manifest": (dataset("manifest.json"), "json", reading("manifest.json", open_set), 0.1),
     "archive": (dataset("train.tar.gz"), "text", reading("train.tar.gz", read_set), 0.3),
     "choices": (choices, "json", reading("choices.json", choices_from_text), 1.0),

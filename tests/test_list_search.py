@@ -455,7 +455,7 @@ def test_a_walk_comes_between_a_turn_that_does_not_pay_and_list_schedules() -> N
         assert 20 + walk <= count < 20 + walk + 20
 
 
-@pytest.mark.parametrize("share", [0.95, 1.01])
+@pytest.mark.parametrize("share", [0.85, 1.01])
 def test_there_are_no_walks_where_memory_is_short(share: float) -> None:
     graph, cluster = generate("erdos-renyi", 60, 0), Cluster.uniform(4, transfer=COSTLY)
     config = ListSearchConfig(insert_after=50, turn=100)
