@@ -4,8 +4,9 @@ import dataclasses
 import hashlib
 import importlib.util
 import json
+import os
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import jax
@@ -19,7 +20,6 @@ from regal_jax.experiments.networks import network_rows
 from regal_jax.experiments.records import code_word
 from regal_jax.experiments.registry import GUIDED, make_method
 from regal_jax.experiments.topological_order import EVALUATIONS, SETTINGS, SHARE, TITLES, ApproximateDpWithin
-from regal_jax.heuristics import ListSearchConfig
 from regal_jax.ordering import Topoformer
 from regal_jax.plan import Objective
 from regal_jax.policies import (
@@ -32,7 +32,7 @@ from regal_jax.policies import (
     load_policy,
     shipped_policy,
 )
-from regal_jax.solvers import Auto, with_settings
+from regal_jax.solvers import with_settings
 from regal_jax.storage.stamps import file_stamp
 
 __all__ = ["REFERENCES", "Job", "Jobs", "make_jobs", "thousands"]
@@ -131,7 +131,7 @@ def make_jobs(config: EvaluationConfig) -> Jobs:
     titles: set[str] = set()
     for name in (reference, *names):
         try:
-            made[name] = _with_insertion_policy(_make(name, config))
+            made[name] = _make(name, config)
         except _REFUSALS as error:
             if name == reference:
                 raise
@@ -217,7 +217,7 @@ def _make(name: str, config: EvaluationConfig) -> _Made:
         options.setdefault("warm_start", True)
     if config.suite == "topological-order":
         return _ordering(name, options, config)
-    identity: dict[str, Any] = {"options": _plain(options)}
+    identity: dict[str, Any] = _identity(options)
     if name in config.policies or name in GUIDED:
         return _guided(name, options, identity, config)
     row, name = name, options.pop("solver", name)
@@ -244,22 +244,11 @@ def _make(name: str, config: EvaluationConfig) -> _Made:
     return _Made(row, method, False, identity)
 
 
-def _with_insertion_policy(made: _Made) -> _Made:
-    """With the weights by which it chooses insertion moves: their file may change."""
-    solver = made.method.solver
-    search = solver.list_search if isinstance(solver, Auto) else solver
-    if not isinstance(search, ListSearchConfig):
-        return made
-    return dataclasses.replace(
-        made, identity={**made.identity, "insertion_policy": dataclasses.asdict(search.chosen_policy)}
-    )
-
-
 def _ordering(name: str, options: dict[str, Any], config: EvaluationConfig) -> _Made:
     """A method of the suite of orders."""
     usual = {"time_limit": config.cp_sat_seconds} if name == "cp-sat" else SETTINGS.get(name, {})
     options["settings"] = {**usual, **options.get("settings", {})}
-    identity: dict[str, Any] = {"options": _plain(options)}
+    identity: dict[str, Any] = _identity(options)
     row = network_rows(config.weights, untrained=config.untrained).get(name)
     if row is None:
         title = {"name": TITLES[name]} if name in TITLES else {}
@@ -381,6 +370,23 @@ def _where(config: EvaluationConfig) -> dict[str, Any]:
 
 def _plain(options: Mapping[str, Any]) -> Any:
     return json.loads(json.dumps(options, default=str))
+
+
+def _identity(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a method, and digests of the files that they name, whose contents may change."""
+    files = {text: _digest_of_file(text) for text in _texts(options) if os.path.isfile(text)}
+    return {"options": _plain(options), **({"files": files} if files else {})}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, (str, os.PathLike)):
+        yield str(value)
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _texts(each)
 
 
 def _digest_of_file(path: str) -> str:
