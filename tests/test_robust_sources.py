@@ -2,6 +2,7 @@
 
 import importlib
 import json
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -14,7 +15,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.gflownet import GflownetConfig, SchedulePolicy, sample_schedules, save_gflownet
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.heuristics.ranks import upward_rank
-from regal_jax.learning.gflownet import GflownetTrainConfig, PpoConfig
+from regal_jax.learning.gflownet import GflownetOptimizerConfig, GflownetTrainConfig, PpoConfig
 from regal_jax.robust import (
     LEARNED,
     LOADERS,
@@ -28,6 +29,7 @@ from regal_jax.robust import (
     SampledSchedules,
     automatic_source,
     make_source,
+    propose,
 )
 from regal_jax.search import BrkgaConfig
 
@@ -295,6 +297,27 @@ def test_ppo_samples_at_the_temperature_of_its_training(metadata, temperature, t
     file = str(tmp_path / "ppo.safetensors")
     save_gflownet(file, network, metadata)
     assert make_source("ppo", weights=file)[1] == SampledSchedules(file, temperature)
+
+
+def test_the_automatic_source_is_that_of_the_weights(tmp_path):
+    network = SchedulePolicy(GflownetConfig(layers=1, width=8, head_width=4), rngs=nnx.Rngs(0))
+    files = {}
+    for loss in ("ppo", "variance"):
+        trained = GflownetTrainConfig(optimizer=GflownetOptimizerConfig(loss=loss)).as_document()
+        files[loss] = str(tmp_path / f"{loss}.safetensors")
+        save_gflownet(files[loss], network, {"training": json.dumps(trained)})
+    plain = str(tmp_path / "plain.safetensors")
+    save_gflownet(plain, network)
+    assert [automatic_source(each) for each in (None, "ppo", files["ppo"])] == ["scenario-runs", "ppo", "ppo"]
+    for weights in (files["variance"], plain, "default", "no-file", "", network):
+        assert automatic_source(weights) == "gflownet"
+    graph = generate("gflownet-layered", 12, seed=0)
+    found, wanted = (
+        propose(graph, FREE, count=4, keep=2, seed=1, weights=weights, source=source)
+        for weights, source in ((Path(files["ppo"]), "auto"), (files["ppo"], "ppo"))
+    )
+    assert found.source == "ppo"
+    assert [plan.makespan for plan in found] == [plan.makespan for plan in wanted]
 
 
 @pytest.mark.parametrize(

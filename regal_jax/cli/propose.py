@@ -85,7 +85,7 @@ def add_propose(subparsers: Subparsers, add_source: Callable[[argparse.ArgumentP
         type=str.lower,
         choices=_SOURCES,
         default="auto",
-        help="source of the plans (default auto: gflownet if there are --weights, else scenario-runs)",
+        help="source of the plans (default auto: gflownet or ppo, as the --weights are, else scenario-runs)",
     )
     propose.add_argument(
         "--weights", metavar="FILE", help="of gflownet or ppo; 'default' for those that ship"

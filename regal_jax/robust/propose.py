@@ -188,7 +188,8 @@ def propose(
         (`regal_jax.robust.ScenarioRuns`); ``"list-scheduling"``: the critical-path list schedule and variants
         of it; ``"random"``; ``"gflownet"`` and ``"ppo"``, which need weights; or an object with a
         method ``propose(graph, cluster, count, key)``, see `regal_jax.robust.Proposer`.
-        ``"auto"``: ``"gflownet"`` if weights are given, else ``"scenario-runs"``.
+        ``"auto"``: the kind of the weights if there are any (`regal_jax.robust.automatic_source`), else
+        ``"scenario-runs"``.
       weights: Weights of ``"gflownet"`` or ``"ppo"``: a `regal_jax.gflownet.SchedulePolicy`, a file,
         ``"default"`` for the weights of ``"gflownet"`` that ship, or an object with such a method.
       temperature: Temperature of ``"gflownet"``, by default 0.005. Lower values give better and less diverse

@@ -166,29 +166,35 @@ _PPO_TEMPERATURE: Final = 0.25
 
 def _ppo(weights: str, temperature: float) -> Proposer:
     del temperature  # A PPO policy always uses the temperature of its training.
-    source = SampledSchedules("ppo" if weights == "default" else weights)
+    source = SampledSchedules(_PPO if weights == "default" else weights)
     return dataclasses.replace(source, temperature=_trained_at(source.weights))
 
 
 def _trained_at(weights: str) -> float:
     """The temperature with which PPO trained the weights, by the metadata of their file."""
+    number = real(_training(weights, "ppo").get("temperature"), 1e-6, 1e6)
+    return _PPO_TEMPERATURE if number is None else number
+
+
+def _training(weights: str, table: str) -> Mapping[str, Any]:
+    """A table of the settings with which weights were trained, by the metadata of their file."""
     from regal_jax.gflownet import read_gflownet_metadata
     from regal_jax.gflownet.shipped import SHIPPED
 
     if weights in SHIPPED:
-        return _PPO_TEMPERATURE
+        return {}
     try:
-        found = parse_json(read_gflownet_metadata(weights)["training"])["ppo"]["temperature"]
-    except (FormatError, KeyError, TypeError):  # Weights of another origin.
-        return _PPO_TEMPERATURE
-    number = real(found, 1e-6, 1e6)
-    return _PPO_TEMPERATURE if number is None else number
+        found = parse_json(read_gflownet_metadata(weights)["training"])[table]
+    except (OSError, FormatError, KeyError, TypeError):  # Weights of another origin, or none.
+        return {}
+    return found if isinstance(found, Mapping) else {}
 
 
-LOADERS: Final[dict[str, Loader]] = {"gflownet": SampledSchedules, "ppo": _ppo}
-"""Learned source -> function that reads its weights."""
 _NETWORK: Final = "gflownet"
-LEARNED: Final[Mapping[str, str]] = MappingProxyType({"gflownet": "GFlowNet", "ppo": "PPO"})
+_PPO: Final = "ppo"
+LOADERS: Final[dict[str, Loader]] = {_NETWORK: SampledSchedules, _PPO: _ppo}
+"""Learned source -> function that reads its weights."""
+LEARNED: Final[Mapping[str, str]] = MappingProxyType({_NETWORK: "GFlowNet", _PPO: "PPO"})
 """Name -> title of the sources that need weights."""
 
 
@@ -233,8 +239,8 @@ SOURCES: Final[Mapping[str, Source]] = MappingProxyType(
                 ScenarioRuns,
             ),
             Source("random", "Random", "random orders on random devices", RandomSchedules),
-            Source("gflownet", LEARNED["gflownet"], "samples of a trained GFlowNet", None),
-            Source("ppo", LEARNED["ppo"], "samples of a policy trained by PPO", None),
+            Source(_NETWORK, LEARNED[_NETWORK], "samples of a trained GFlowNet", None),
+            Source(_PPO, LEARNED[_PPO], "samples of a policy trained by PPO", None),
         )
     }
 )
@@ -242,12 +248,21 @@ SOURCES: Final[Mapping[str, Source]] = MappingProxyType(
 
 
 def automatic_source(weights: "str | Proposer | SchedulePolicy | None" = None) -> str:
-    """The source of ``"auto"``: ``"gflownet"`` if weights are given, else ``"scenario-runs"``.
+    """The source of ``"auto"``.
 
     Args:
       weights: As in `make_source`.
+
+    Returns:
+      ``"scenario-runs"`` without weights; ``"ppo"`` for ``"ppo"`` and for a file that PPO trained, by its
+      metadata; ``"gflownet"`` for all other weights.
     """
-    return "scenario-runs" if weights is None else _NETWORK
+    if weights is None:
+        return "scenario-runs"
+    by_ppo = isinstance(weights, str) and (
+        weights == _PPO or _training(weights, "optimizer").get("loss") == _PPO
+    )
+    return _PPO if by_ppo else _NETWORK
 
 
 _NEEDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
