@@ -37,11 +37,22 @@ for copies in 0 3; do
         --set data.max_ops=330 --set "data.noisy_copies=$copies" --set optimizer.steps=60 \
         --set optimizer.learning_rate=0.005 --set optimizer.validate_every=20
 done
-for suite in quality-synthetic-makespan insertion-policy-links-2 insertion-policy-links-4 insertion-policy-limits-2 \
-    insertion-policy-limits-4 memory-limits transfer-synthetic-to-real transfer-real-to-synthetic noise-copies training-set \
-    figures-synthetic-makespan figures-real-makespan figures-real-peak-memory; do
+for suite in quality-synthetic-makespan memory-limits transfer-synthetic-to-real transfer-real-to-synthetic noise-copies \
+    training-set figures-synthetic-makespan figures-real-makespan figures-real-peak-memory; do
     regal-jax evaluate --suite "$suite" --small --out "results/$suite"
 done
+
+# The policy for insertion moves: fewer graphs, in all forms -------------------------------------------------------
+mkdir -p families
+cd families
+regal-jax corpus build --out corpus --split test --sources keras-applications,keras-hub,flax --limit 40
+for suite in insertion-policy-links-2 insertion-policy-links-4; do
+    regal-jax evaluate --suite "$suite" --out "../results/$suite"
+done
+for suite in insertion-policy-limits-2 insertion-policy-limits-4; do
+    regal-jax evaluate --suite "$suite" --small --out "../results/$suite"
+done
+cd ..
 
 # Families that no split has used ------------------------------------------------------------------------------
 regal-jax corpus build --out new-families --sources transformers --forms forward --new-families
