@@ -46,6 +46,7 @@ from regal_jax.search import Status
 from regal_jax.solve import graph_keys
 from regal_jax.solvers import (
     Constructive,
+    DeviceSolver,
     Entry,
     Guide,
     HostSolver,
@@ -718,6 +719,27 @@ class Searches(HostSolver):
         search = Stands(instance.graph, instance.cluster, instance.seed)
         search.found = self.found
         return search
+
+
+@dataclasses.dataclass(frozen=True)
+class Small(DeviceSolver):
+    """A search in compiled programs."""
+
+    name = "small"
+
+    @property
+    def config(self):
+        return SMALL.config
+
+
+@pytest.mark.parametrize("made", [Made(), Searches(), Small()], ids=lambda made: made.name)
+def test_a_solver_is_refused_for_problems_that_it_does_not_support(made, monkeypatch):
+    monkeypatch.setattr(type(made), "objective", Objective.MAKESPAN)
+    monkeypatch.setattr(type(made), "most_devices", 2)
+    with pytest.raises(ConfigError, match=f"method: {made.name} is for makespan, not for peak-memory"):
+        optimize(GRAPH, TWO, method=made, objective="peak-memory")
+    with pytest.raises(ConfigError, match=f"method: {made.name} is for at most 2 devices, not for 3"):
+        optimize(GRAPH, Cluster.uniform(3), method=made)
 
 
 @pytest.mark.parametrize("name", WRONG)
