@@ -404,6 +404,12 @@ def test_work_beside_the_budget_is_told(graph, monkeypatch):
     assert guided["placements"] > 100
 
 
+def test_the_history_has_the_plans_that_a_search_begins_with(graph):
+    """Schedule generation makes other schedules of given plans, and three draws are no better than these."""
+    plan = optimize(graph, TWO, method=RandomSearch(population=3, encoding="schedule"), evaluations=3)
+    assert plan.provenance["history"] == {"evaluations": [3], "best": [plan.objective_value]}
+
+
 def test_a_comparison_has_the_work(graph):
     rows = compare(graph, TWO, ["single-device", "heft"]).rows
     assert [(row["schedules"], row["placements"]) for row in rows] == [(0, 0), (1, 0)]
