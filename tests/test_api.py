@@ -383,6 +383,9 @@ def test_wrong_types_are_refused_in_one_line():
         (lambda: optimize_many(None, cluster), "graphs: give a list .* got NoneType"),  # pyright: ignore[reportArgumentType]
         (lambda: optimize_many([graph], None), "give a Cluster"),  # pyright: ignore[reportArgumentType]
         (lambda: optimize_many([graph], cluster, devices=[], warm_start=False, progress=False), "devices"),
+        (lambda: optimize_many([graph], cluster, devices="cpu"), "different JAX devices, got .cpu."),
+        (lambda: optimize_many([graph], cluster, devices=[0]), r"different JAX devices, got \[0\]"),
+        (lambda: optimize_many([graph], cluster, devices=jax.devices()[:1] * 2), "devices: .* different JAX"),
         (lambda: optimize_many([graph], cluster, on_plan="x"), "on_plan: 'x' is no function"),  # pyright: ignore[reportArgumentType]
         (lambda: optimize_many([graph], cluster, store=__file__), "store: .*File exists; give a folder"),
     ):
