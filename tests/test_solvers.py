@@ -775,6 +775,13 @@ def test_what_is_no_entry_is_not_registered(entry, message):
     assert "foo" not in solvers()
 
 
+def test_a_name_that_makes_no_solver_is_refused(monkeypatch):
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+    register(Entry("empty", "E", "x", lambda: None))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="method: 'empty' makes a NoneType; its entry must make a solver"):
+        optimize(GRAPH, TWO, method="empty")
+
+
 def test_a_solver_returns_one_plan_for_each_graph():
     plan = run_heuristic("partition-dfs", GRAPH, TWO)
     assert optimize(GRAPH, TWO, method=Made((plan,))).makespan == plan.makespan
