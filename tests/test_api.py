@@ -175,6 +175,17 @@ def test_seeds_differ_and_keys_equal_their_seed(graph):
     assert same(a, optimize(graph, TWO, seed=jax.random.key(0), **options))
     b = optimize(graph, TWO, seed=1, **options)
     assert a.timeline.op.tolist() != b.timeline.op.tolist()
+    # Methods that take one number as a seed, too.
+    orders = []
+    for seed in (1, 2):
+        plan = optimize(graph, TWO, seed=seed, method="random-topological")
+        orders.append(plan.timeline.op.tolist())
+        for kind in ("threefry2x32", "rbg"):
+            key = jax.random.key(seed, impl=kind)
+            again = optimize(graph, TWO, seed=key, method="random-topological")
+            assert again.timeline.op.tolist() == orders[-1]
+            assert again.provenance["seed"] == seed
+    assert orders[0] != orders[1]
 
 
 def test_a_seed_stands_for_the_numbers_of_its_key():
