@@ -175,6 +175,17 @@ def test_seeds_differ_and_keys_equal_their_seed(graph):
     assert same(a, optimize(graph, TWO, seed=jax.random.key(0), **options))
     b = optimize(graph, TWO, seed=1, **options)
     assert a.timeline.op.tolist() != b.timeline.op.tolist()
+    # Methods that take one number as a seed, too.
+    orders = []
+    for seed in (1, 2):
+        plan = optimize(graph, TWO, seed=seed, method="random-topological")
+        orders.append(plan.timeline.op.tolist())
+        for kind in ("threefry2x32", "rbg"):
+            key = jax.random.key(seed, impl=kind)
+            again = optimize(graph, TWO, seed=key, method="random-topological")
+            assert again.timeline.op.tolist() == orders[-1]
+            assert again.provenance["seed"] == seed
+    assert orders[0] != orders[1]
 
 
 def test_a_seed_stands_for_the_numbers_of_its_key():
@@ -383,6 +394,9 @@ def test_wrong_types_are_refused_in_one_line():
         (lambda: optimize_many(None, cluster), "graphs: give a list .* got NoneType"),  # pyright: ignore[reportArgumentType]
         (lambda: optimize_many([graph], None), "give a Cluster"),  # pyright: ignore[reportArgumentType]
         (lambda: optimize_many([graph], cluster, devices=[], warm_start=False, progress=False), "devices"),
+        (lambda: optimize_many([graph], cluster, devices="cpu"), "different JAX devices, got .cpu."),
+        (lambda: optimize_many([graph], cluster, devices=[0]), r"different JAX devices, got \[0\]"),
+        (lambda: optimize_many([graph], cluster, devices=jax.devices()[:1] * 2), "devices: .* different JAX"),
         (lambda: optimize_many([graph], cluster, on_plan="x"), "on_plan: 'x' is no function"),  # pyright: ignore[reportArgumentType]
         (lambda: optimize_many([graph], cluster, store=__file__), "store: .*File exists; give a folder"),
     ):

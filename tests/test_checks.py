@@ -16,11 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import regal_jax
-from regal_jax import BrkgaConfig, Cluster, optimize, optimize_many
+from regal_jax import BrkgaConfig, Cluster, Gflownet, optimize, optimize_many
 from regal_jax.checks import check_number, check_whole, is_number, real, shown, whole
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.experiments import EvaluationConfig, method_names
-from regal_jax.heuristics import ListSearchConfig
+from regal_jax.heuristics import ListSearchConfig, OrderSearchConfig
 from regal_jax.problem import Bucket
 from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.registry import own_entries
@@ -144,6 +144,10 @@ def test_numbers_of_thousands_of_digits_are_refused_in_words(make, error, messag
 def test_what_a_setting_holds_is_a_plain_number():
     config = ListSearchConfig(ranks=np.int32(4), rank_noise=np.float32(0.5))
     assert (type(config.ranks), type(config.rank_noise)) == (int, float)
+    config = OrderSearchConfig(steps=[np.float32(0.5), 1], noise=np.float32(0.5), guide=np.float32(0.25))
+    assert (config.steps, config.noise, config.guide) == ((0.5, 1.0), 0.5, 0.25)
+    assert {*map(type, (*config.steps, config.noise, config.guide))} == {float}
+    assert type(Gflownet(temperature=np.float32(0.5)).temperature) is float
     assert Cluster.uniform(np.int64(3)) == Cluster.uniform(3)
     assert {type(n) for n in vars(Bucket(*map(np.int64, (4, 3, 2, 1)))).values()} == {int}
 

@@ -140,6 +140,19 @@ def test_what_is_dropped_at_a_peak_of_zero_may_matter() -> None:
     assert (found.peak, found.optimal) == (11, False)
 
 
+def test_what_is_dropped_at_an_equal_peak_may_matter() -> None:
+    """After ``root``, whose peak is 4, both readers reach 4. Only the second one first leads to no more."""
+    builder = GraphBuilder("equal")
+    builder.add_op("root", outputs=[2], temp_bytes=2)
+    builder.add_op("first reader", inputs=["root"], outputs=[1], temp_bytes=1)
+    builder.add_op("second reader", inputs=["root"], outputs=[2])
+    builder.add_op("last", inputs=["first reader"], outputs=[2])
+    graph = builder.build()
+    found = approximate_dp(graph, 1)
+    assert (found.peak, found.optimal) == (5, False)
+    assert (approximate_dp(graph, ALL).peak, approximate_dp(graph, ALL).optimal) == (4, True)
+
+
 def test_by_hand() -> None:
     graph = two_branches()
     narrow = approximate_dp(graph, 1)

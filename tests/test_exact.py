@@ -262,6 +262,16 @@ def test_times_too_small_for_the_solver() -> None:
     optimize(graph, cluster, progress=False).verify(graph)
 
 
+@pytest.mark.parametrize("runtime", [0.0, 2.0])
+def test_tensors_that_nobody_reads_decide_no_step(runtime: float) -> None:
+    builder = GraphBuilder("unread", time_unit="s")
+    for name in "ab":
+        builder.add_op(name, runtime=runtime, outputs=[7])
+    plan = cp_sat(builder.build(), Cluster.uniform(2, transfer="nvlink4"), workers=1)
+    assert plan.makespan == plan.provenance["bound"] == runtime
+    assert (plan.provenance["status"], plan.provenance["resolution"]) == ("optimal", 0.0)
+
+
 def _rendezvous() -> ComputationGraph:
     builder = GraphBuilder("rendezvous")
     builder.add_op("a", runtime=1.0, outputs=[1], allowed_devices=[0])

@@ -1,7 +1,9 @@
 """Graphs of one call whose heuristics and turns run at the same time, and the programs that they share."""
 
+import math
 import signal
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 
 from regal_jax import Brkga, Cluster, ListSearch, Portfolio, optimize, optimize_many
 from regal_jax.datasets import generate
-from regal_jax.heuristics import heuristic_plans
+from regal_jax.heuristics import ListSearchRace, heuristic_plans
 from regal_jax.problem import Bucket
 from regal_jax.search import BrkgaConfig
 from regal_jax.solvers.loop import starts
@@ -114,6 +116,31 @@ def test_an_error_in_a_search_ends_the_call(monkeypatch):
     graphs = [generate("layered", 20, seed=seed) for seed in range(4)]
     with pytest.raises(ValueError, match="broken"):
         optimize_many(graphs, TWO, method="list-search", evaluations=20, **ONE_DEVICE)
+
+
+def test_an_error_does_not_wait_for_the_searches_of_other_graphs(monkeypatch):
+    begun, told = threading.Event(), []
+
+    def run(self, evaluations, ends=None, goal=-math.inf):
+        begun.set()
+        late = time.monotonic() + 20
+        while not ends() and time.monotonic() < late:
+            self.evaluations += 1
+        told.append(ends())
+
+    def callback(index, improvement):
+        if index:
+            begun.wait(20)
+            raise ValueError("from the callback")
+
+    monkeypatch.setattr(ListSearchRace, "run", run)
+    graphs = [generate("layered", 20, seed=seed) for seed in range(4)]
+    with pytest.raises(ValueError, match="from the callback"):
+        optimize_many(
+            graphs, TWO, method="list-search", evaluations=10**9, on_improvement=callback, **ONE_DEVICE
+        )
+    assert told
+    assert all(told)
 
 
 def test_small_graphs_share_a_bucket_on_a_cpu_only():

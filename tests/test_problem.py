@@ -99,6 +99,14 @@ def test_batches_that_cannot_be():
         make_problem([one_op(allowed_devices=[3])], Cluster.uniform(2, transfer="blocking"))
 
 
+def test_clusters_of_other_sizes_share_a_batch():
+    for memory, unlimited in ((np.inf, True), (9.0, False)):
+        clusters = [Cluster.uniform(2, memory), Cluster.uniform(3)]
+        problem = make_problem([one_op(), one_op()], clusters, devices=4)
+        assert problem.unlimited is unlimited
+        assert np.asarray(problem.allowed[:, 0]).tolist() == [[True] * 2 + [False] * 2, [True] * 3 + [False]]
+
+
 @pytest.mark.parametrize("runtime", [1e300, 1e31, 1e-31, 5e-324])
 def test_times_beyond_float32(runtime):
     with pytest.raises(GraphError, match="choose another time unit"):

@@ -46,6 +46,7 @@ from regal_jax.search import Status
 from regal_jax.solve import graph_keys
 from regal_jax.solvers import (
     Constructive,
+    DeviceSolver,
     Entry,
     Guide,
     HostSolver,
@@ -403,6 +404,12 @@ def test_work_beside_the_budget_is_told(graph, monkeypatch):
     assert guided["placements"] > 100
 
 
+def test_the_history_has_the_plans_that_a_search_begins_with(graph):
+    """Schedule generation makes other schedules of given plans, and three draws are no better than these."""
+    plan = optimize(graph, TWO, method=RandomSearch(population=3, encoding="schedule"), evaluations=3)
+    assert plan.provenance["history"] == {"evaluations": [3], "best": [plan.objective_value]}
+
+
 def test_a_comparison_has_the_work(graph):
     rows = compare(graph, TWO, ["single-device", "heft"]).rows
     assert [(row["schedules"], row["placements"]) for row in rows] == [(0, 0), (1, 0)]
@@ -720,6 +727,27 @@ class Searches(HostSolver):
         return search
 
 
+@dataclasses.dataclass(frozen=True)
+class Small(DeviceSolver):
+    """A search in compiled programs."""
+
+    name = "small"
+
+    @property
+    def config(self):
+        return SMALL.config
+
+
+@pytest.mark.parametrize("made", [Made(), Searches(), Small()], ids=lambda made: made.name)
+def test_a_solver_is_refused_for_problems_that_it_does_not_support(made, monkeypatch):
+    monkeypatch.setattr(type(made), "objective", Objective.MAKESPAN)
+    monkeypatch.setattr(type(made), "most_devices", 2)
+    with pytest.raises(ConfigError, match=f"method: {made.name} is for makespan, not for peak-memory"):
+        optimize(GRAPH, TWO, method=made, objective="peak-memory")
+    with pytest.raises(ConfigError, match=f"method: {made.name} is for at most 2 devices, not for 3"):
+        optimize(GRAPH, Cluster.uniform(3), method=made)
+
+
 @pytest.mark.parametrize("name", WRONG)
 def test_a_plan_of_a_solver_is_replayed(name):
     plan, message = WRONG[name]
@@ -745,6 +773,13 @@ def test_what_is_no_entry_is_not_registered(entry, message):
     with pytest.raises(ConfigError, match=f"register: {re.escape(message)}"):
         register(entry)
     assert "foo" not in solvers()
+
+
+def test_a_name_that_makes_no_solver_is_refused(monkeypatch):
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+    register(Entry("empty", "E", "x", lambda: None))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match="method: 'empty' makes a NoneType; its entry must make a solver"):
+        optimize(GRAPH, TWO, method="empty")
 
 
 def test_a_solver_returns_one_plan_for_each_graph():

@@ -3,11 +3,12 @@
 import errno
 import os
 import pathlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from regal_jax.storage import json_lines
-from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.atomic import replacing, write_atomically
 from regal_jax.storage.json_lines import JsonLines
 
 
@@ -49,6 +50,17 @@ class _Nearly:
         taken = min(_Nearly.room, 5, len(data))
         _Nearly.room -= taken
         return self._file.write(data[:taken])
+
+
+def test_threads_replace_a_file_at_the_same_time(tmp_path):
+    path = tmp_path / "file"
+    with ThreadPoolExecutor(1) as pool, replacing(path) as first:
+        first.write_bytes(b"first")
+        pool.submit(write_atomically, path, b"second").result()
+        assert path.read_bytes() == b"second"
+        assert first.read_bytes() == b"first"
+    assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_line_that_is_written_in_part_is_finished_or_an_error(tmp_path, monkeypatch):

@@ -111,7 +111,7 @@ def collect(
     Returns:
       Whether there are enough.
     """
-    count, i, r = state[1], state[0], 0
+    count, i, r, passed = state[1], state[0], 0, False
     while i < len(beam.held) or r < len(value):
         if i < len(beam.held) and (r == len(value) or beam.peak[i] < value[r]):
             if not rest and beam.peak[i] > limit:
@@ -121,13 +121,12 @@ def collect(
                 break
             for j in range(beam.bounds[i], beam.bounds[i + 1]):
                 o = beam.ready[j]
-                if (
-                    need[o] <= room
-                    and (count < most or ties)
-                    and _is_found(ops, beam, table, picks, count, i, o)
-                ):
-                    picks.peak[count] = peak
-                    count += 1
+                if need[o] <= room:
+                    if count >= most and not ties:
+                        passed = True
+                    elif _is_found(ops, beam, table, picks, count, i, o):
+                        picks.peak[count] = peak
+                        count += 1
             i += 1
         else:
             if count >= most and not (ties and value[r] == picks.peak[most - 1]):
@@ -139,7 +138,7 @@ def collect(
             r += 1
     state[0], state[1] = i, count
     # A stop before the end of both lists means enough sets, unless the next values are still to come.
-    return count >= most and (i < len(beam.held) or r < len(value))
+    return count >= most and (passed or i < len(beam.held) or r < len(value))
 
 
 @only_borrows

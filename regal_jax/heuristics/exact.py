@@ -246,7 +246,8 @@ class _Makespan:
         self.graph, self.cluster, self.model = graph, cluster, cp.CpModel()
         self.n, self.d = graph.num_ops, cluster.num_devices
         runtime = runtime_matrix(graph, cluster)
-        cost = transfer_times(graph, cluster)
+        # What nobody reads is never moved, and its times decide no step.
+        cost = transfer_times(graph, cluster) * (np.diff(graph.consumer_offset) > 0)[:, None]
         total = makespan_upper_bound(graph, cluster)
         self.scale, exact = _scale(np.append(runtime.ravel(), cost.ravel()), total)
         longest = hint.makespan

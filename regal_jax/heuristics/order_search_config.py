@@ -65,3 +65,6 @@ class OrderSearchConfig:
                 raise ConfigError(
                     f"{type(self).__name__}: {name} has {shown(given)}; give a number from 0 to {most:g}"
                 )
+        object.__setattr__(self, "steps", tuple(map(real, self.steps)))
+        for name in ("noise", "guide"):
+            object.__setattr__(self, name, real(getattr(self, name)))

@@ -163,7 +163,7 @@ def make_problem(
     ]
     # `jnp.asarray` would compile a program for every shape.
     arrays = jax.device_put({name: np.stack([row[name] for row in rows]) for name in rows[0]})
-    unlimited = bool(np.isinf([c.memory for c in each]).all())
+    unlimited = all(np.isinf(c.memory).all() for c in each)
     return Problem(**arrays, bucket=bucket, blocking=kinds.pop()[1], unlimited=unlimited)
 
 

@@ -73,10 +73,12 @@ class Gflownet(Constructive):
 
     def __post_init__(self) -> None:
         check_field(self, "samples", 1)
-        if real(self.temperature, 1e-6, 1e6) is None:
+        temperature = real(self.temperature, 1e-6, 1e6)
+        if temperature is None:
             raise ConfigError(
                 f"Gflownet: temperature is {shown(self.temperature)}; give a number from 1e-06 to 1e+06"
             )
+        object.__setattr__(self, "temperature", temperature)
 
     @property
     def most_devices(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -195,9 +195,9 @@ class DeviceSolver(Solver):
         """One stage.
 
         Raises:
-          ConfigError: Its encoding is unknown.
+          ConfigError: It does not support the objective or the number of devices, or its encoding is unknown.
         """
-        del objective, num_devices
+        self.require(objective, num_devices)
         encoding = encoding_of(self.encoding)
         return Agenda((DeviceStage((Part(1.0, self.config),), self.guide, encoding),))
 

@@ -193,7 +193,7 @@ def solver(method: "str | Solver") -> "Solver":
     Names may be in capitals, as those of profiles and links.
 
     Raises:
-      ConfigError: ``method`` is an unknown name, or neither a name nor a solver.
+      ConfigError: ``method`` is an unknown name, one that makes no solver, or neither a name nor a solver.
 
     Examples:
       >>> from regal_jax.solvers import solver
@@ -210,7 +210,10 @@ def solver(method: "str | Solver") -> "Solver":
     name = known_name(method, known)
     if name not in known:
         raise ConfigError(f"method: unknown {method!r}; use one of {', '.join(known)}")
-    return known[name].make()
+    made = known[name].make()
+    if not isinstance(made, Solver):
+        raise ConfigError(f"method: {name!r} makes a {type(made).__name__}; its entry must make a solver")
+    return made
 
 
 def with_settings(solver: "Solver", settings: Mapping[str, Any]) -> "Solver":

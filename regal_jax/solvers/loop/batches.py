@@ -110,14 +110,18 @@ def check_batches(batch_size: int | None, devices: Sequence[Any] | None) -> None
     """Checks these arguments of `share_out`.
 
     Raises:
-      ConfigError: The batch size is not a positive whole number, or there is no device.
+      ConfigError: The batch size is not a positive whole number, or these are no different devices.
     """
     if batch_size is not None and whole(batch_size, 1) is None:
         raise ConfigError(f"batch_size: must be at least 1, got {shown(batch_size)}")
-    if devices is not None and not isinstance(devices, Sequence):
+    if devices is None:
+        return
+    if not isinstance(devices, Sequence):
         raise ConfigError(f"devices: give a list of JAX devices, got {type(devices).__name__}")
-    if devices is not None and not len(devices):
+    if not len(devices):
         raise ConfigError("devices: got none; name at least one JAX device, or leave it out")
+    if not all(hasattr(device, "platform") for device in devices) or len({*map(id, devices)}) < len(devices):
+        raise ConfigError(f"devices: give a list of different JAX devices, got {shown(devices)}")
 
 
 def share_out(

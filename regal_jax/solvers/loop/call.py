@@ -240,7 +240,11 @@ class Call:
             bar.say("heuristics")
             for i in range(len(self._pairs)):
                 self._run_heuristics(i)
-        with first_interrupt_waits() as interrupted, HostPool(self._workers) as pool:
+        with first_interrupt_waits() as noted, HostPool(self._workers) as pool:
+
+            def interrupted() -> bool:
+                return noted() or pool.abandoned
+
             self._threads = pool, interrupted
             for members, some in self._together(shares, eager=eager):
                 group = _Group(some, pool, interrupted, eager=eager)

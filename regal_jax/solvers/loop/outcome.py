@@ -252,16 +252,19 @@ def _part(share: float, config: Any) -> dict[str, Any]:
 
 
 def _history(batch: Batch, row: int, result: SearchResult, settings: Settings) -> dict[str, list[Any]]:
-    """The incumbent's objective whenever it improved, and at the end; ``None`` while it was infeasible."""
+    """The best objective whenever the incumbent improved, and at the end; ``None`` while nothing fitted."""
     fitness = np.asarray(result.history_fitness[:, row], dtype=np.float64)
     evaluations = result.history_evaluations[:, row]
     # A finished instance repeats its last row until its whole batch has finished.
     last = int(np.argmax(evaluations == evaluations[-1]))
     moments = np.union1d(np.flatnonzero(np.diff(fitness, prepend=np.inf)), [last])
-    best = fitness[moments] * batch.scale(settings.objective)[row]
+    found = np.where(fitness[moments] > 1, np.inf, fitness[moments] * batch.scale(settings.objective)[row])
+    # The individual that stands for a known plan may decode to a longer one.
+    known = [plan.objective_value for plan in batch.known[row][:1] if plan.feasible]
+    best = np.minimum(found, min(known, default=np.inf))
     return {
         "evaluations": evaluations[moments].tolist(),
-        "best": [None if f > 1 else float(b) for f, b in zip(fitness[moments], best, strict=True)],
+        "best": [None if np.isinf(value) else float(value) for value in best],
     }
 
 

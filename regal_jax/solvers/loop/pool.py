@@ -21,16 +21,21 @@ class HostPool:
 
     Args:
       workers: Number of threads.
+
+    Attributes:
+      abandoned: Whether an error has ended the context: no task that runs is of use any more.
     """
 
     def __init__(self, workers: int) -> None:
+        self.abandoned = False
         self._threads = ThreadPoolExecutor(workers)
         self._running: dict[Future[Turn | Plan], int] = {}
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.abandoned = kind is not None
         self._threads.shutdown(cancel_futures=True)
 
     @property

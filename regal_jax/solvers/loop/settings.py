@@ -205,8 +205,8 @@ class Settings:
 
     @property
     def number(self) -> int:
-        """The seed as one number, for heuristics; 0 if it was a key."""
-        return self.seed or 0
+        """The seed as one number, for heuristics; that of the key of a seed is the seed."""
+        return self.key_words[-1] if self.seed is None else self.seed
 
     def agenda(self, num_devices: int) -> Agenda:
         """The stages of the solver for a cluster with this number of devices."""
