@@ -16,10 +16,11 @@ from regal_jax.datasets import generate
 from regal_jax.heuristics import ListSearchRace, heuristic_plans
 from regal_jax.problem import Bucket
 from regal_jax.search import BrkgaConfig
-from regal_jax.solvers.loop import starts
+from regal_jax.solvers.loop import host_turns, starts
 from regal_jax.solvers.loop.batches import is_alone, share_out
 from regal_jax.solvers.loop.call import Call
 from regal_jax.solvers.loop.pool import HostPool
+from regal_jax.solvers.loop.progress import Bar
 
 TWO = Cluster.uniform(2, transfer="pcie4x16")
 ONE_DEVICE = {"devices": jax.devices()[:1], "progress": False}
@@ -141,6 +142,33 @@ def test_an_error_does_not_wait_for_the_searches_of_other_graphs(monkeypatch):
         )
     assert told
     assert all(told)
+
+
+@pytest.mark.parametrize(
+    ("method", "objective", "devices"),
+    [("list-search", "makespan", 2), ("peak-search", "peak-memory", 2), ("order-search", "peak-memory", 1)],
+)
+def test_searches_on_the_host_report_while_they_run(method, objective, devices, monkeypatch):
+    graphs = [generate("layered", n, seed=n) for n in (60, 40)]
+    options = {"method": method, "objective": objective, "evaluations": 1200, "seed": 2, **ONE_DEVICE}
+    cluster = Cluster.uniform(devices, transfer="nvlink4")
+    wanted = optimize_many(graphs, cluster, **options)
+    monkeypatch.setattr(host_turns, "_EVERY", 0.0)
+    monkeypatch.setattr(host_turns, "_PLANS_SHARE", 1.0)
+    advanced, seen = [], ([], [])
+    monkeypatch.setattr(Bar, "advance", lambda self, evaluations: advanced.append(evaluations))
+    found = optimize_many(graphs, cluster, **options, on_improvement=lambda i, one: seen[i].append(one))
+    for graph, plan, before, told in zip(graphs, found, wanted, seen, strict=True):
+        assert same(plan, before)
+        assert plan.provenance["history"] == before.provenance["history"]
+        for one in told:
+            one.plan.verify(graph)
+        spent = [one.evaluations for one in told]
+        assert spent == sorted(spent)
+        assert told[-1].plan.sort_key == plan.sort_key
+    assert any(0 < one.evaluations < 1200 for one in seen[0])
+    assert sum(advanced) == sum(plan.provenance["evaluations"] for plan in found)
+    assert len(advanced) > len(found)
 
 
 def test_small_graphs_share_a_bucket_on_a_cpu_only():

@@ -107,10 +107,8 @@ def optimize(
         idle, more ``evaluations`` gain as much in less time. In the provenance ``runs`` has the objectives of
         all, and ``evaluations``, ``seconds`` and ``work`` are their sums.
       progress: Show a progress bar.
-      on_improvement: Called with an `Improvement` for each better plan of a heuristic or a search. A compiled
-        program tells its best plan every few tenths of a second. A search on the host, as those of
-        ``"auto"``, tells it at the end of its turn, which may have the whole budget. An exception that it
-        raises ends the call.
+      on_improvement: Called with an `Improvement` for each better plan of a heuristic, and a few times a
+        second with the best plan of the search if it is better. An exception that it raises ends the call.
       key: The former name of ``seed``.
 
     Returns:

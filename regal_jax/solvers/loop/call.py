@@ -4,6 +4,7 @@ import bisect
 import collections
 import dataclasses
 import math
+import queue
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
@@ -91,6 +92,10 @@ class Call:
         self._known = [list(plans) for plans in earlier]
         self._turns: list[list[Turn]] = [[] for _ in pairs]
         self._on_host: dict[tuple[int, int], HostRun] = {}
+        self._reports: queue.SimpleQueue[tuple[int, int, Plan | None]] = queue.SimpleQueue()
+        """Members, evaluations of their turns and better plans, which searches on the host report."""
+        self._reported: collections.Counter[int] = collections.Counter()
+        """Evaluations of its present turn that a member has reported."""
         self._starts = [Start() for _ in pairs]
         self._heuristic: dict[int, list[Plan]] = {}
         """Plans of heuristics of the graph that began last, by its first run."""
@@ -281,7 +286,9 @@ class Call:
             crowded = pool.load >= _AHEAD * self._workers
             begins = bool(waiting) and not (group.eager and crowded)
             searches = bool(due) and not begins and (group.eager or not pool.load)
-            for i, result in pool.ended(patient=not (begins or searches)):
+            ended = pool.ended(patient=not (begins or searches))
+            self._hear(bar)
+            for i, result in ended:
                 self._came_from_host(i, result, bar)
                 self._continue(i, group)
             if group.interrupted():
@@ -359,7 +366,14 @@ class Call:
                 *self._pairs[member], self._settings, stage, self._run_of(member)
             )
         run = self._on_host[member, stage]
-        return run.turn(self._known[member], evaluations, seconds=seconds, interrupted=interrupted)
+        return run.turn(
+            self._known[member],
+            evaluations,
+            seconds=seconds,
+            interrupted=interrupted,
+            report=lambda spent, plan: self._reports.put((member, spent, plan)),
+            plans=self._watch.enabled,
+        )
 
     def _stage(self, member: int, stage: int) -> HostStage | DeviceStage:
         return self._settings.agenda(self._pairs[member][1].num_devices).stages[stage]
@@ -429,11 +443,21 @@ class Call:
                 self._best_uncontracted[member] = plan
                 self._watch.see(member, plan, 0)
 
+    def _hear(self, bar: Bar) -> None:
+        """Passes on what searches on the host have reported."""
+        while not self._reports.empty():
+            member, spent, plan = self._reports.get()
+            bar.say("searching on the host")
+            bar.advance(spent - self._reported[member])
+            self._reported[member] = spent
+            if plan is not None:
+                self._tell(member, plan, sum(turn.evaluations for turn in self._turns[member]) + spent)
+
     def _came_from_host(self, member: int, result: Turn | Plan, bar: Bar) -> None:
         if isinstance(result, Plan):
             self._done(member, result)
         else:
-            bar.advance(result.evaluations)
+            bar.advance(result.evaluations - self._reported.pop(member, 0))
             self._took(member, result)
 
     def _search(self, share: Share, number: int, budget: int, times: int, bar: Bar) -> bool:

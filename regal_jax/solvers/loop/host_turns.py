@@ -2,8 +2,9 @@
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
@@ -18,7 +19,14 @@ from regal_jax.solvers.loop.replayed import replayed
 from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.loop.turns import Turn
 
-__all__ = ["HostRun", "begin_run", "instance_of"]
+__all__ = ["HostRun", "Report", "begin_run", "instance_of"]
+
+Report = Callable[[int, Plan | None], object]
+"""``(evaluations of the turn so far, a plan that is better than all before, or None)``."""
+_EVERY: Final = 0.25
+"""Seconds between two reports."""
+_PLANS_SHARE: Final = 0.1
+"""Largest share of the time that the plans of reports take."""
 
 
 class HostRun:
@@ -61,6 +69,8 @@ class HostRun:
         *,
         seconds: float | None,
         interrupted: Callable[[], bool],
+        report: Report | None = None,
+        plans: bool = False,
     ) -> Turn:
         """Spends the budget: in the first turn while plans improve, later all of it.
 
@@ -69,9 +79,14 @@ class HostRun:
           evaluations: The budget.
           seconds: Time limit in seconds.
           interrupted: Stop as soon as this is true.
+          report: Called a few times a second, with a plan if it is wanted and there is a better one.
+          plans: Whether reports have plans.
         """
+        goal = lower_bound(*self._pair, self._settings.objective) * (1 + ROUNDING)
+        goal = max(goal, self._settings.target or 0.0)
+        watch = _Watch(self._settings, known, goal, seconds, interrupted, report, plans)
         with counting() as work:
-            turn = self._turn(known, evaluations, seconds, interrupted)
+            turn = self._turn(known, evaluations, seconds, watch)
         return dataclasses.replace(turn, work=work)
 
     def _turn(
@@ -79,11 +94,9 @@ class HostRun:
         known: Sequence[Plan],
         evaluations: int,
         seconds: float | None,
-        interrupted: Callable[[], bool],
+        watch: "_Watch",
     ) -> Turn:
-        goal = lower_bound(*self._pair, self._settings.objective) * (1 + ROUNDING)
-        goal = max(goal, self._settings.target or 0.0)
-        watch, self._seconds = _Watch(self._settings, known, goal, seconds, interrupted), seconds
+        self._seconds = seconds
         plans: list[Plan] = []
         while_it_pays = self._first and self._while_it_pays
         shown = {}
@@ -95,11 +108,10 @@ class HostRun:
             if self._search is None:
                 begin = sorted([*plans, *known], key=lambda plan: plan.sort_key)
                 self._search = self._begin(*self._pair, begin)
-            watch.run(
-                self._search, evaluations, turns.most_steps(contracted=False) if while_it_pays else None
-            )
-        found = None if self._search is None else self._search.plan()
-        plans += [] if found is None else [replayed(found, *self._pair, self._solver.name)]
+            steps = turns.most_steps(contracted=False) if while_it_pays else None
+            watch.run(self._search, evaluations, steps, self._found)
+        found = None if self._search is None else self._found(self._search)
+        plans += [] if found is None else [found]
         plans.sort(key=lambda plan: plan.sort_key)
         best = known[0] if known else None
         gained = turns.improves(best, plans[0] if plans else None)
@@ -112,6 +124,11 @@ class HostRun:
             kind = type(search).__name__
             raise ConfigError(f"{self._solver.name}: begin returned a {kind}; return a HostSearch")
         return search
+
+    def _found(self, search: HostSearch) -> Plan | None:
+        """The best plan of a search of the original graph so far."""
+        found = search.plan()
+        return None if found is None else replayed(found, *self._pair, self._solver.name)
 
     def _race(
         self, contraction: Contraction, known: Sequence[Plan], evaluations: int, watch: "_Watch"
@@ -129,21 +146,22 @@ class HostRun:
         begin = [] if math.isinf(min(cluster.memory)) else [run_heuristic("peak-balance", small, cluster)]
         contracted = self._begin(small, cluster, begin)
         whole = self._begin(*self._pair, known)
-        watch.run(contracted, evaluations, turns.RACE)
+
+        def expanded(search: HostSearch) -> Plan | None:
+            found = search.plan()
+            return None if found is None else contraction.expand(found)
+
+        watch.run(contracted, evaluations, turns.RACE, expanded)
         if watch.status is Status.BUDGET:
-            watch.run(whole, evaluations, 2 * turns.RACE)
-        best, other = _expanded(contraction, contracted.plan()), whole.plan()
+            watch.run(whole, evaluations, 2 * turns.RACE, self._found)
+        best, other = expanded(contracted), whole.plan()
         leads = best is not None and (other is None or best.sort_key <= other.sort_key)
         if watch.status is Status.BUDGET and leads:
-            watch.run(contracted, evaluations, turns.most_steps(contracted=True))
-            best = _expanded(contraction, contracted.plan())
+            watch.run(contracted, evaluations, turns.most_steps(contracted=True), expanded)
+            best = expanded(contracted)
         else:
             self._search, other = whole, None
         return [plan for plan in (best, other) if plan is not None]
-
-
-def _expanded(contraction: Contraction, plan: Plan | None) -> Plan | None:
-    return None if plan is None else contraction.expand(plan)
 
 
 class _Watch:
@@ -156,20 +174,36 @@ class _Watch:
         goal: float,
         seconds: float | None,
         interrupted: Callable[[], bool],
+        report: Report | None,
+        plans: bool,
     ) -> None:
         self.status = Status.BUDGET
         self._settings, self._goal, self._interrupted = settings, goal, interrupted
+        self._report, self._plans = report, plans
+        self._reports_at = time.monotonic() + _EVERY
         self._deadline = Deadline(seconds)
         self._steps = self._spent = self._last = 0
         self._whole = False
         self._least = known[0].objective_value if known and known[0].feasible else math.inf
         self._evaluations, self._best = [0], [self._least]
+        self._told = self._least
 
-    def run(self, search: HostSearch, evaluations: int, steps: int | None) -> None:
-        """Runs a search up to this number of evaluations of the turn, or of steps while it improves."""
+    def run(
+        self,
+        search: HostSearch,
+        evaluations: int,
+        steps: int | None,
+        found: Callable[[HostSearch], Plan | None],
+    ) -> None:
+        """Runs a search up to this number of evaluations of the turn, or of steps while it improves.
+
+        ``found`` makes the plan of the graph from the search.
+        """
         before = search.evaluations
 
         def ends() -> bool:
+            if self._report is not None and time.monotonic() >= self._reports_at:
+                self._tell(self._report, search, before, found)
             return self._ends(search, before)
 
         if steps is None:
@@ -183,6 +217,19 @@ class _Watch:
                 if not turns.pays(search, evaluations):
                     break
         self._note(search, before)
+
+    def _tell(
+        self,
+        report: Report,
+        search: HostSearch,
+        before: int,
+        found: Callable[[HostSearch], Plan | None],
+    ) -> None:
+        clock, plan = Deadline(), None
+        if self._plans and search.best < self._told:
+            plan, self._told = found(search), search.best
+        report(self._spent + search.evaluations - before, plan)
+        self._reports_at = time.monotonic() + max(_EVERY, clock.spent / _PLANS_SHARE)
 
     def _ends(self, search: HostSearch, before: int) -> bool:
         done, last = self._spent + search.evaluations - before, self._last
