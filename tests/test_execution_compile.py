@@ -255,6 +255,14 @@ def test_static_arguments_differ_by_their_type_as_in_jit():
         fn(X, {})
 
 
+def test_settings_of_jax_belong_to_the_signature_of_a_call():
+    fn = regal_jax.compile(**QUICK)(lambda x: (-x, jnp.arange(3)))
+    assert fn(X)[1].dtype == np.int32
+    with jax.enable_x64(True):
+        assert fn(X)[1].dtype == np.int64
+    assert fn(X)[1].dtype == np.int32
+
+
 def test_keyword_arguments():
     def fn(x, *, scale, flip=False):
         return wide(x) * scale["by"] * (-1 if flip else 1)

@@ -201,6 +201,17 @@ def test_static_arguments_differ_by_their_type_as_in_jit():
         run(X, [1])
 
 
+def test_settings_of_jax_belong_to_the_signature_of_a_call():
+    def fn(x):
+        return -x, jnp.arange(3)
+
+    run = execute(planned(fn, X), fn)
+    assert run(X)[1].dtype == np.int32
+    with jax.enable_x64(True):
+        assert run(X)[1].dtype == np.int64
+    assert run(X)[1].dtype == np.int32
+
+
 def test_devices_are_those_of_jax():
     with pytest.raises(ConfigError, match=r"devices: 0 is no device; give some of jax.devices\(\)"):
         execute(planned(jnp.negative, X), jnp.negative, devices=[0, 1])

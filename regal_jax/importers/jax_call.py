@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.core
@@ -16,10 +16,17 @@ __all__ = ["ArgName", "FlatCall", "Leaf", "static_key"]
 
 ArgName = int | str
 """A positional argument by its index, or a keyword argument by its name."""
+_SETTINGS: Final = (
+    "jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion", "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+)  # fmt: skip
+"""Settings of JAX on which the trace of a function depends."""
 
 
 def static_key(where: str, values: Mapping[int, Any] | Mapping[ArgName, Any]) -> tuple[Any, ...]:
-    """A key of static arguments under which programs are kept; ``1``, ``1.0`` and ``True`` differ.
+    """A key of static arguments and of the settings of JAX, under which programs are kept.
+
+    ``1``, ``1.0`` and ``True`` differ.
 
     Args:
       where: The function that is called, for the message.
@@ -36,7 +43,8 @@ def static_key(where: str, values: Mapping[int, Any] | Mapping[ArgName, Any]) ->
                 f"{where}: static argument {i!r} is a {type(value).__name__}, which has no hash; give a "
                 "tuple or another value that cannot change"
             ) from None
-    return tuple((i, _typed(value)) for i, value in sorted(values.items(), key=lambda item: str(item[0])))
+    settings = tuple(getattr(jax.config, name) for name in _SETTINGS)
+    return settings, *((i, _typed(x)) for i, x in sorted(values.items(), key=lambda item: str(item[0])))
 
 
 def _typed(value: Any) -> Any:
