@@ -212,6 +212,16 @@ def test_settings_of_jax_belong_to_the_signature_of_a_call():
     assert run(X)[1].dtype == np.int32
 
 
+@pytest.mark.parametrize("dtype", [jnp.int4, jnp.uint2])
+def test_types_of_less_than_a_byte_pass_between_segments(dtype):
+    def fn(x):
+        return (x.astype(dtype) + dtype(1)).astype(jnp.int32) * 2
+
+    x = jnp.arange(3)
+    for seed in range(4):
+        same(execute(planned(fn, x, devices=3, seed=seed), fn)(x), (x + 1) * 2)
+
+
 def test_devices_are_those_of_jax():
     with pytest.raises(ConfigError, match=r"devices: 0 is no device; give some of jax.devices\(\)"):
         execute(planned(jnp.negative, X), jnp.negative, devices=[0, 1])
