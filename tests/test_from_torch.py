@@ -505,9 +505,41 @@ def changed(m, x):
     return m.w(x)
 
 
+def chosen(m, x):
+    def quiet(y):
+        with torch.no_grad():
+            return y.sin()
+
+    return torch.cond(x.sum() > 0, quiet, lambda y: y.cos(), (m.w(x),))
+
+
+def doubled(m, x):
+    y = m.w(x)
+    with torch.no_grad():
+        y.mul_(2)
+    return y.sin()
+
+
+def halved(m, x):
+    y = m.w(x)
+    y.data[0] = 0
+    return y.sin()
+
+
+def hooked(m, x):
+    y = m.w(x)
+    if y.requires_grad:
+        y.register_hook(lambda gradient: gradient * 2)
+    return y
+
+
 @pytest.mark.parametrize(
     ("fn", "message", "forms"),
     [
+        (chosen, "no_grad within a branch of torch.cond, whose gradient no trace shows", ("gradient",)),
+        (doubled, "changes a tensor, without its gradient, by mul_, which no trace", ("gradient",)),
+        (halved, "changes a tensor, without its gradient, by __setitem__, which no trace", ("gradient",)),
+        (hooked, "calls register_hook.. of a tensor, and no trace shows what a hook does", ("gradient",)),
         (
             derived,
             r"computes a tensor of shape \[3, 3\] in a way that no trace shows",
@@ -526,6 +558,18 @@ def test_what_a_trace_does_not_show_is_refused(fn, message, forms):
                 from_torch(net, torch.empty(2, 3), form=form)
         else:
             assert "aten.linear" in kinds(from_torch(net, torch.empty(2, 3), form=form))
+
+
+@pytest.mark.parametrize("where", ["w", "w.weight"])
+def test_hooks_of_the_backward_pass_are_refused(where):
+    net = module(lambda m, x: m.w(x), w=nn.Linear(3, 3))
+    if where == "w":
+        net.w.register_full_backward_hook(lambda *_: None)
+    else:
+        net.w.weight.register_hook(lambda gradient: gradient * 2)
+    from_torch(net, torch.empty(2, 3))
+    with pytest.raises(FormatError, match=f"has a hook of the backward pass at '{where}', and no trace"):
+        from_torch(net, torch.empty(2, 3), form="gradient")
 
 
 def test_sizes_that_depend_on_data_are_refused():

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from regal_jax.errors import FormatError
 from regal_jax.importers.fx_program import PHASE
-from regal_jax.importers.torch_modes import Shown, differentiable
+from regal_jax.importers.torch_modes import Shown, check_branches, check_hooks, differentiable
 from regal_jax.importers.torch_quiet import quiet
 
 __all__ = [
@@ -125,13 +125,17 @@ def trace(
             with mode:
                 twin, actual = _twin(module)
                 fake_args, fake_kwargs = pytree.tree_map(_fake, (tuple(args), dict(kwargs)))
-            context = differentiable() if form != "forward" else contextlib.nullcontext()
-            with context, Shown(form != "forward"):
+            derived = form != "forward"
+            if derived:
+                check_hooks(module)
+            with differentiable() if derived else contextlib.nullcontext(), Shown(derived):
                 exported = torch.export.export(twin, fake_args, fake_kwargs, strict=False)
+            if derived:
+                check_branches(exported.graph_module)
             # With no table of decompositions this only makes in-place ops functional.
             exported = exported.run_decompositions({})
             held = _held(exported, twin, pytree.tree_leaves((fake_args, fake_kwargs)), actual)
-            if form == "forward":
+            if not derived:
                 results = tuple(_results(exported))
                 return Trace(exported.graph_module, tuple(held), results, exported.call_spec.out_spec)
             with mode:
