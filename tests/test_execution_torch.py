@@ -503,6 +503,44 @@ class Stopped(nn.Module):
         return y * still.data + y.detach().exp() + moving.data * half.sum() + z.float() + self.mean
 
 
+class InPlace(nn.Module):
+    """Changes parts of tensors, and a buffer under `torch.no_grad` by what has a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.register_buffer("mean", torch.zeros(3, 3))
+        self.register_buffer("last", torch.zeros(3, 3))
+
+    def forward(self, x):
+        y, z = self.layer(x), torch.zeros(4, 3)
+        z[1:] = y
+        y[0] += x[1]
+        y.fill_diagonal_(0.5)
+        with torch.no_grad():
+            self.mean.lerp_(y, 0.1)
+            self.mean[0] = y[0]
+            self.mean += y
+            torch.mul(self.mean, y, out=self.last)
+        self.last.data.add_(y)
+        return z.sin().sum() + (y * self.mean).sum() + (y * self.last).sum()
+
+
+def test_gradients_of_changes_in_place_are_those_of_autograd():
+    module, plain = twins(InPlace)
+    x = torch.rand(3, 3)
+    runs, _ = planned(module, (x,), form="gradient", loss=torch.sum)
+    for _ in range(2):
+        plain.zero_grad()
+        wanted = plain(x)
+        wanted.backward()
+        loss, gradients = runs(x)
+        torch.testing.assert_close(loss, wanted.detach())
+        for name, parameter in plain.named_parameters():
+            torch.testing.assert_close(gradients[name], parameter.grad)
+        torch.testing.assert_close(dict(module.named_buffers()), dict(plain.named_buffers()))
+
+
 def test_what_has_no_gradient_in_pytorch_has_none_here():
     module, plain = twins(Stopped)
     x = torch.randn(3, 4, requires_grad=True)

@@ -132,8 +132,8 @@ def trace(
                 exported = torch.export.export(twin, fake_args, fake_kwargs, strict=False)
             if derived:
                 check_branches(exported.graph_module)
-            # With no table of decompositions this only makes in-place ops functional.
-            exported = exported.run_decompositions({})
+            # With no other decompositions this only makes in-place ops functional.
+            exported = exported.run_decompositions(_DERIVED if derived else {})
             held = _held(exported, twin, pytree.tree_leaves((fake_args, fake_kwargs)), actual)
             if not derived:
                 results = tuple(_results(exported))
@@ -150,6 +150,31 @@ def trace(
                 "(torch.export must take it on these arguments: no control flow that depends on data; "
                 "see the cause)"
             ) from error
+
+
+def _copy(old: torch.Tensor, new: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    del non_blocking
+    return new.to(old.dtype).expand(old.shape).clone()
+
+
+def _scatter(
+    old: torch.Tensor, new: torch.Tensor, size: Any, stride: Any, offset: int | None = None
+) -> torch.Tensor:
+    if not old.is_contiguous():
+        raise FormatError(
+            "the module changes a part of a tensor (as_strided) that is not contiguous, and PyTorch's "
+            "derivative of that is wrong: change tensor.contiguous(), or use form='forward'"
+        )
+    places = torch.arange(old.numel(), device=old.device).as_strided(size, stride, offset or 0)
+    return old.reshape(-1).index_put((places.reshape(-1),), new.reshape(-1)).view(old.shape)
+
+
+_DERIVED: Final[dict[Any, Any]] = {
+    torch.ops.aten.copy.default: _copy,
+    torch.ops.aten.as_strided_scatter.default: _scatter,
+}
+"""Functional forms of ops in place (``y[0] = x``, ``y.fill_diagonal_(0)``), by ops that PyTorch can
+differentiate: it has no derivative of the first, and a wrong one of the second."""
 
 
 def _fake(leaf: Any) -> Any:
