@@ -503,6 +503,33 @@ class Stopped(nn.Module):
         return y * still.data + y.detach().exp() + moving.data * half.sum() + z.float() + self.mean
 
 
+class Copies(nn.Module):
+    """Its buffers become copies of an argument and of each other."""
+
+    def __init__(self):
+        super().__init__()
+        for name in ("given", "left", "right", "same"):
+            self.register_buffer(name, torch.rand(3, 3))
+
+    def forward(self, x):
+        old = self.left.clone()
+        self.left.copy_(self.right)
+        self.right.copy_(old)
+        self.given.copy_(x)
+        self.same.copy_(self.given)
+        return x + old
+
+
+def test_a_buffer_that_becomes_a_copy_has_memory_of_its_own():
+    module, plain = twins(Copies)
+    x = torch.rand(3, 3)
+    runs, _ = planned(module, (x,))
+    for _ in range(3):
+        same(runs(x), plain(x))
+        same(dict(module.named_buffers()), dict(plain.named_buffers()))
+    assert len({buffer.data_ptr() for buffer in (x, *module.buffers())}) == 5
+
+
 class InPlace(nn.Module):
     """Changes parts of tensors, and a buffer under `torch.no_grad` by what has a gradient."""
 

@@ -133,7 +133,7 @@ def trace(
             if derived:
                 check_branches(exported.graph_module)
             # With no other decompositions this only makes in-place ops functional.
-            exported = exported.run_decompositions(_DERIVED if derived else {})
+            exported = exported.run_decompositions(_DERIVED if derived else _FUNCTIONAL)
             held = _held(exported, twin, pytree.tree_leaves((fake_args, fake_kwargs)), actual)
             if not derived:
                 results = tuple(_results(exported))
@@ -154,7 +154,8 @@ def trace(
 
 def _copy(old: torch.Tensor, new: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     del non_blocking
-    return new.to(old.dtype).expand(old.shape).clone()
+    new = new if new.dtype == old.dtype else new.to(old.dtype)
+    return (new if new.shape == old.shape else new.expand(old.shape)).clone()
 
 
 def _scatter(
@@ -169,12 +170,11 @@ def _scatter(
     return old.reshape(-1).index_put((places.reshape(-1),), new.reshape(-1)).view(old.shape)
 
 
-_DERIVED: Final[dict[Any, Any]] = {
-    torch.ops.aten.copy.default: _copy,
-    torch.ops.aten.as_strided_scatter.default: _scatter,
-}
-"""Functional forms of ops in place (``y[0] = x``, ``y.fill_diagonal_(0)``), by ops that PyTorch can
-differentiate: it has no derivative of the first, and a wrong one of the second."""
+_FUNCTIONAL: Final[dict[Any, Any]] = {torch.ops.aten.copy.default: _copy}
+"""The functional form of an assignment (``y[0] = x``). PyTorch has no derivative of it, and leaves it out
+where the whole of a buffer gets a new value, which then shares the memory of another tensor."""
+_DERIVED: Final[dict[Any, Any]] = {**_FUNCTIONAL, torch.ops.aten.as_strided_scatter.default: _scatter}
+"""That, and the functional form of ``y.fill_diagonal_(0)``, of which PyTorch's derivative is wrong."""
 
 
 def _fake(leaf: Any) -> Any:
