@@ -188,7 +188,7 @@ def test_gradients_are_those_of_autograd(case, devices):
     [
         (FEW, 2, {}),
         pytest.param(CASES[0], 2, {}, marks=pytest.mark.slow),
-        *((case, 1, {"in_place": True, "donate_state": True}) for case in CASES),
+        *((case, 1, {"in_place": True}) for case in CASES),
     ],
     ids=lambda x: x[0].__name__ if isinstance(x, tuple) else None,
 )
@@ -257,7 +257,7 @@ def test_the_measured_memory_is_the_predicted_one(form, make, seed):
     args = {Branches: (torch.randn(64, 16),), Attention: (torch.randn(8, 16, 16),)}[make]
     loss = None if form == "forward" else squares
     module = make()
-    runs, _ = planned(module, args, form=form, loss=loss, seed=seed, in_place=True, donate_state=True)
+    runs, _ = planned(module, args, form=form, loss=loss, seed=seed, in_place=True)
     measured = measure_torch(runs, *args).peak_bytes
     assert measured == pytest.approx(runs.predicted_bytes[0], rel=0.02)
 
