@@ -231,6 +231,22 @@ def test_training_goes_on_from_a_saved_state(tmp_path):
         planned(Small(), (x,))[0].load_state_dict(torch.load(tmp_path / "state.pt"))
 
 
+def test_a_deep_copy_trains_by_itself_and_pickles_are_refused(tmp_path):
+    x = torch.randn(12, 16)
+    runs, _ = planned(Small(), (x,), form="training-step", loss=squares)
+    runs(x)
+    copied = copy.deepcopy(runs)
+    before = copy.deepcopy(list(runs.module.parameters()))
+    mine = copied(x)
+    assert (copied.steps, runs.steps) == (2, 1)
+    same(list(runs.module.parameters()), before)
+    same(runs(x), mine)
+    same(copied.moments, runs.moments)
+    assert copy.copy(runs).module is runs.module
+    with pytest.raises(ConfigError, match=r"cannot be pickled, as torch.save does; save its state_dict\(\)"):
+        torch.save(runs, tmp_path / "module.pt")
+
+
 def test_a_chosen_learning_rate_is_that_of_adam():
     module, plain = twins(Small)
     x = torch.randn(12, 16)

@@ -1,7 +1,8 @@
 """`PlannedModule`: a PyTorch module whose ops run in the order of a plan."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, NoReturn, Self
 
 import torch
 from torch import nn
@@ -16,6 +17,11 @@ from regal_jax.importers.torch_trace import ADAM_RATE, step_numbers
 from regal_jax.plan import Plan
 
 __all__ = ["PlannedModule"]
+
+_SHARED: Final = frozenset(
+    {"plan", "_program", "_arguments", "_held", "_inputs", "_names", "_fixed", "_compiled"}
+)
+"""Attributes that never change, which copies share."""
 
 
 class PlannedModule(nn.Module):
@@ -77,6 +83,26 @@ class PlannedModule(nn.Module):
             self._fix(value, value.tensor)
         self._names: dict[str, Value] = dict(self._held)
         self._compiled: Callable[[dict[Key, Any], tuple[float, float]], None] | None = None
+
+    def __copy__(self) -> Self:
+        """A module with the same parameters, buffers and moments."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(vars(self))
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A module with parameters, buffers and moments of its own, that runs the same program."""
+        made = memo[id(self)] = self.__copy__()
+        own = {name: x for name, x in vars(self).items() if name not in _SHARED}
+        made.__dict__.update(copy.deepcopy(own, memo))
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Raises `ConfigError`: a program of PyTorch cannot be pickled."""
+        raise ConfigError(
+            "PlannedModule: cannot be pickled, as torch.save does; save its state_dict() and the plan, and "
+            "load the state into what apply_to_torch makes of the plan"
+        )
 
     def _modes_now(self) -> list[bool]:
         return [part.training for part in self.module.modules()]
