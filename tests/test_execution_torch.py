@@ -699,6 +699,16 @@ def test_another_number_is_refused():
         runs(*args, factor=3.0)
 
 
+def test_a_module_that_was_changed_after_its_trace_is_refused():
+    module, x = nn.Linear(4, 2), torch.randn(3, 4)
+    runs, _ = planned(module, (x,))
+    with pytest.raises(ConfigError, match=r"'weight' is torch.float64\[2, 4\] and was torch.float32\[2, 4\]"):
+        module.double() and runs(x)
+    module.float().bias = nn.Parameter(torch.zeros(1))
+    with pytest.raises(ConfigError, match=r"'bias' is torch.float32\[1\] and was torch.float32\[2\]"):
+        runs(x)
+
+
 def test_what_does_not_fit_is_refused():
     module, x = nn.Linear(4, 2), torch.randn(3, 4)
     graph = from_torch(module, x)

@@ -231,16 +231,13 @@ class PlannedModule(nn.Module):
         """The tensors of sources."""
         values: dict[Key, Any] = dict(self._fixed)
         for leaf, (number, expected) in zip(leaves, self._inputs, strict=True):
-            problem = _difference(leaf, expected)
-            if problem:
-                raise ConfigError(
-                    f"PlannedModule: argument {number} {problem}; apply a plan for this argument"
-                )
+            _check(f"argument {number}", leaf, expected)
             if isinstance(expected, Value):
                 values[expected, self._program.homes[expected]] = leaf.detach().to(self._home(expected))
         state = self._state()
         for name, value in self._held:
             tensor = self.moments[name] if name in self.moments else state[name].detach()
+            _check(repr(name), tensor, value)
             values[value, self._program.homes[value]] = tensor
         return values
 
@@ -300,12 +297,17 @@ def _put(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
                     table[key] = new
 
 
-def _difference(given: Any, expected: Any) -> str:
-    """How an argument differs from the one that was traced; empty if it does not."""
+def _check(name: str, given: Any, expected: Any) -> None:
+    """Refuses an argument, or a tensor of the module, that differs from the one that was traced."""
     if not isinstance(expected, Value):
-        same = type(given) is type(expected) and given == expected
-        return "" if same else f"is {given!r} and was {expected!r}"
-    if not isinstance(given, torch.Tensor):
-        return f"is of type {type(given).__name__} and was a tensor"
-    there, here = (f"{t.dtype}{list(t.shape)}" for t in (expected.tensor, given))
-    return "" if here == there else f"is {here} and was {there}"
+        here, there = repr(given), repr(expected)
+        if type(given) is type(expected) and here == there:  # As texts, since nan does not equal nan.
+            return
+    elif not isinstance(given, torch.Tensor):
+        here, there = f"of type {type(given).__name__}", "a tensor"
+    else:
+        like = expected.tensor
+        if (given.dtype, given.shape) == (like.dtype, like.shape):
+            return
+        here, there = (f"{t.dtype}{list(t.shape)}" for t in (given, like))
+    raise ConfigError(f"PlannedModule: {name} is {here} and was {there} when traced; apply a plan for it")
