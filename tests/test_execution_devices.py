@@ -201,6 +201,31 @@ def test_static_arguments_differ_by_their_type_as_in_jit():
         run(X, [1])
 
 
+def test_results_share_no_memory_with_arguments_constants_or_each_other():
+    held = jnp.asarray(X) * 2
+
+    def fn(x):
+        twice = x * 3
+        return {"argument": x, "constant": held, "one": twice, "other": twice}
+
+    x = jnp.asarray(X)
+    run = execute(planned(fn, x), fn)
+    donate = jax.jit(jnp.negative, donate_argnums=0)
+    for _ in range(2):
+        jax.tree.map(donate, run(x))
+    same(run(x), fn(x))
+    # Donated arguments are returned as they are, and equal results can be donated in the next call.
+    state = {"a": jnp.asarray(X), "b": jnp.asarray(X) + 1}
+
+    def step(state):
+        return {"a": state["a"], "b": state["a"]}
+
+    run = execute(planned(step, state, devices=1), step, donate_argnums=0)
+    for _ in range(3):
+        state = run(state)
+    same(state, {"a": X, "b": X})
+
+
 def test_settings_of_jax_belong_to_the_signature_of_a_call():
     def fn(x):
         return -x, jnp.arange(3)
