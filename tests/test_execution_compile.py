@@ -147,6 +147,7 @@ def update(params, x):
         (lambda x: x, lambda: (jnp.array(X),)),
         (lambda x: (x.T @ x, x + 1), lambda: (jnp.array(X),)),
         (lambda x: x.at[2:4].set(1.0), lambda: (jnp.array(X),)),
+        (lambda x: (jnp.concatenate([x[1:], x[:1]]) + 1, x.max()), lambda: (jnp.array(X),)),
     ],
 )
 def test_donated_arguments_stay_donated(fn, make):
