@@ -207,7 +207,7 @@ def alias_instructions(module: Any) -> None:
         fusion = made.opcode == "fusion" and len(path) <= 1 and not said
         if fusion and place in operands:
             number = operands.index(place)
-        elif fusion and made.fusion_kind == "kLoop" and not path and made.shape == parameter.shape:
+        elif fusion and not path and made.shape == parameter.shape and _is_loop(made, at):
             # Otherwise XLA might write the result over an operand that is alive together with the argument.
             number = len(made.operand_ids)
             called = at.computations[made.called_computation_ids[0]]
@@ -219,6 +219,15 @@ def alias_instructions(module: Any) -> None:
                 _copy_at_the_end(module, at, tuple(entry.output_shape_index), parameter)
             continue
         made.output_operand_aliasing.add(output_shape_index=path, operand_index=number)
+
+
+def _is_loop(fusion: Any, at: _Entry) -> bool:
+    """Whether XLA makes a loop of a fusion, in which another step may follow the last one.
+
+    It ends the process where another step follows a scatter.
+    """
+    called = at.computations[fusion.called_computation_ids[0]]
+    return fusion.fusion_kind == "kLoop" and all(i.opcode != "scatter" for i in called.instructions)
 
 
 def _choose(called: Any, root: Any, parameter: Any, number: int) -> None:
