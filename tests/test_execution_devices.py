@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from random_plans import random_plan
 
 from regal_jax import Cluster, Plan, PlanError, execute, from_jax
-from regal_jax.errors import ConfigError, FormatError
+from regal_jax.errors import ClusterError, ConfigError, FormatError
 from regal_jax.execution import ExecutionRecord, PlannedFunction, measure_cluster
 from regal_jax.execution.devices.actions import Move, Segment, actions_of
 from regal_jax.execution.devices.links import fit_link
@@ -224,6 +224,15 @@ def test_results_share_no_memory_with_arguments_constants_or_each_other():
     for _ in range(3):
         state = run(state)
     same(state, {"a": X, "b": X})
+
+
+@pytest.mark.parametrize("given", ["text", jax.ShapeDtypeStruct((8, 8), jnp.float32)])
+def test_arguments_that_are_no_arrays_are_refused(given):
+    run = execute(planned(net, X, X), net)
+    with pytest.raises(
+        ConfigError, match=r"regal_jax.execute: .* is no array; name what is static in static_"
+    ):
+        run(given, X)
 
 
 def test_settings_of_jax_belong_to_the_signature_of_a_call():
@@ -638,3 +647,11 @@ def test_measured_links_make_a_cluster():
     for devices in (3, ["cpu"]):
         with pytest.raises(ConfigError, match=r"measure_cluster: devices: .*; give some of jax\.devices"):
             measure_cluster(devices)  # pyright: ignore[reportArgumentType]
+    assert measure_cluster(jax.devices()[:1], memory=np.int64(1000)).memory == (1000.0,)  # pyright: ignore[reportArgumentType]
+    for options, message in (
+        ({"memory": ["1GiB"]}, "memory: 1 for 2 devices; give one for each"),
+        ({"memory": None}, r"memory\[0\]: expected a number, got None"),
+        ({"clock": 3}, "clock: 3 is no function; give one, or leave it out"),
+    ):
+        with pytest.raises((ConfigError, ClusterError), match=message):
+            measure_cluster(jax.devices()[:2], **options)

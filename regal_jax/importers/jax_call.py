@@ -1,5 +1,6 @@
 """A call of a JAX function as a function of flat arrays, the state of Flax NNX objects included."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -9,10 +10,11 @@ from typing import Any, Final
 import jax
 import jax.core
 
+from regal_jax.checks import shown
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.importers.nnx_objects import NnxObjects, is_nnx, is_nnx_method, is_variable
 
-__all__ = ["ArgName", "FlatCall", "Leaf", "static_key"]
+__all__ = ["ArgName", "FlatCall", "Leaf", "array_type", "static_key"]
 
 ArgName = int | str
 """A positional argument by its index, or a keyword argument by its name."""
@@ -49,6 +51,24 @@ def static_key(where: str, values: Mapping[int, Any] | Mapping[ArgName, Any]) ->
 
 def _typed(value: Any) -> Any:
     return type(value), tuple(map(_typed, value)) if isinstance(value, tuple) else value
+
+
+def array_type(where: str, leaf: Any) -> Any:
+    """JAX's type of an argument: its shape and dtype.
+
+    Args:
+      where: The function that is called, for the message.
+      leaf: An array or a number.
+
+    Raises:
+      ConfigError: It is neither.
+    """
+    with contextlib.suppress(TypeError):
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            return jax.typeof(leaf)
+    raise ConfigError(
+        f"{where}: the argument {shown(leaf)} is no array; name what is static in static_argnums"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

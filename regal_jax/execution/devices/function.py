@@ -18,7 +18,7 @@ from regal_jax.execution.devices.record import ExecutionRecord
 from regal_jax.execution.devices.run import Actions, Run, Uses
 from regal_jax.execution.devices.segments import Compiled, compile_segment
 from regal_jax.importers.flat_jaxpr import Scalar, Value
-from regal_jax.importers.jax_call import ArgName, FlatCall, static_key
+from regal_jax.importers.jax_call import ArgName, FlatCall, array_type, static_key
 from regal_jax.importers.jax_program import TracedCall, argument_names, trace_call
 from regal_jax.importers.nnx_objects import is_nnx
 from regal_jax.plan import Plan
@@ -97,7 +97,7 @@ def _signature(leaf: Any) -> tuple[Any, ...]:
             "regal_jax.execute: the function is called within another that JAX transforms; "
             "plan and execute the outer one"
         )
-    aval = jax.typeof(leaf)
+    aval = array_type("regal_jax.execute", leaf)
     return type(aval), tuple(aval.shape), str(aval.dtype), bool(getattr(aval, "weak_type", False))
 
 
