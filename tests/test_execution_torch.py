@@ -643,6 +643,7 @@ def test_a_plan_may_come_from_a_file(tmp_path):
         ((torch.ones(3, 5),), r"argument 0 is torch\.float32\[3, 5\] and was torch\.float32\[3, 4\]"),
         ((torch.ones(3, 4).double(),), r"torch\.float64\[3, 4\] and was torch\.float32\[3, 4\]"),
         ((1.0,), "argument 0 is of type float and was a tensor"),
+        ((torch.ones(3, 4, device="meta"),), "argument 0 is on the meta device and has no data"),
         ((), "got 0 arguments and the plan is for 1"),
     ],
 )

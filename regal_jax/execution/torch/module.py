@@ -233,7 +233,12 @@ class PlannedModule(nn.Module):
         for leaf, (number, expected) in zip(leaves, self._inputs, strict=True):
             _check(f"argument {number}", leaf, expected)
             if isinstance(expected, Value):
-                values[expected, self._program.homes[expected]] = leaf.detach().to(self._home(expected))
+                home = self._home(expected)
+                if leaf.is_meta and home.type != "meta":
+                    raise ConfigError(
+                        f"PlannedModule: argument {number} is on the meta device and has no data"
+                    )
+                values[expected, self._program.homes[expected]] = leaf.detach().to(home)
         state = self._state()
         for name, value in self._held:
             tensor = self.moments[name] if name in self.moments else state[name].detach()
