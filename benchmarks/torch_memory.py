@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _row(name: str, form: str, args: argparse.Namespace) -> dict[str, Any]:
     module, x = build(name)
-    graph = from_torch(module, x, form=form, in_place=True, donate_state=True, name=name)
+    graph = from_torch(module, x, form=form, in_place=True, name=name)
     first = Plan.from_events(
         graph, Cluster.uniform(1), np.zeros(graph.num_ops, np.int64), np.arange(graph.num_ops)
     )

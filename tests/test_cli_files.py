@@ -95,6 +95,19 @@ def test_a_folder_that_cannot_be_written_is_refused_in_one_line(stg, capsys):
         assert "Errno" not in said.err
 
 
+def test_a_folder_in_place_of_a_file_is_refused_in_one_line(stg, capsys):
+    os.makedirs("results/table.csv")
+    for command in (
+        ["evaluate", "--graphs", stg, "--methods", "bfs", "--no-warm-up", "--out", "results"],
+        ["evaluate", "--graphs", stg, "--config", "results", "--out", "others"],
+    ):
+        assert run(*command) == 2
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert error.endswith(": Is a directory; check the path")
+        assert "results" in error
+        assert "Errno" not in error
+
+
 def test_loss_is_refused_or_accepted(stg, capsys):
     assert run("generate", "gflownet-layered", "--ops", 10, "--out", "g.json") == 0
     capsys.readouterr()

@@ -214,10 +214,15 @@ def chained(w, x):
     return new, (w @ new).sum()
 
 
+def turned(w, x):
+    """The new value at one place is made of the old one at another place."""
+    return jnp.concatenate([w[1:], w[:1]]) + x, w.max()
+
+
 STATE = np.linspace(-1, 1, 32 * 32, dtype=np.float32).reshape(32, 32)
 
 
-@pytest.mark.parametrize(("fn", "removed"), [(layers, True), (chained, False)])
+@pytest.mark.parametrize(("fn", "removed"), [(layers, True), (chained, False), (turned, False)])
 def test_copies_of_donated_arguments_are_removed_where_they_are_not_needed(fn, removed):
     state = [STATE, STATE.T, STATE * STATE] if fn is layers else STATE
     lowered = jax.jit(lambda *args: fn(*args), donate_argnums=0).lower(state, STATE)

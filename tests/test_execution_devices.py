@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from random_plans import random_plan
 
 from regal_jax import Cluster, Plan, PlanError, execute, from_jax
-from regal_jax.errors import ConfigError, FormatError
+from regal_jax.errors import ClusterError, ConfigError, FormatError
 from regal_jax.execution import ExecutionRecord, PlannedFunction, measure_cluster
 from regal_jax.execution.devices.actions import Move, Segment, actions_of
 from regal_jax.execution.devices.links import fit_link
@@ -199,6 +199,61 @@ def test_static_arguments_differ_by_their_type_as_in_jit():
         close(run(X, value), X * factor)
     with pytest.raises(ConfigError, match="static argument 1 is a list, which has no hash; give a tuple"):
         run(X, [1])
+
+
+def test_results_share_no_memory_with_arguments_constants_or_each_other():
+    held = jnp.asarray(X) * 2
+
+    def fn(x):
+        twice = x * 3
+        return {"argument": x, "constant": held, "one": twice, "other": twice}
+
+    x = jnp.asarray(X)
+    run = execute(planned(fn, x), fn)
+    donate = jax.jit(jnp.negative, donate_argnums=0)
+    for _ in range(2):
+        jax.tree.map(donate, run(x))
+    same(run(x), fn(x))
+    # Donated arguments are returned as they are, and equal results can be donated in the next call.
+    state = {"a": jnp.asarray(X), "b": jnp.asarray(X) + 1}
+
+    def step(state):
+        return {"a": state["a"], "b": state["a"]}
+
+    run = execute(planned(step, state, devices=1), step, donate_argnums=0)
+    for _ in range(3):
+        state = run(state)
+    same(state, {"a": X, "b": X})
+
+
+@pytest.mark.parametrize("given", ["text", jax.ShapeDtypeStruct((8, 8), jnp.float32)])
+def test_arguments_that_are_no_arrays_are_refused(given):
+    run = execute(planned(net, X, X), net)
+    with pytest.raises(
+        ConfigError, match=r"regal_jax.execute: .* is no array; name what is static in static_"
+    ):
+        run(given, X)
+
+
+def test_settings_of_jax_belong_to_the_signature_of_a_call():
+    def fn(x):
+        return -x, jnp.arange(3)
+
+    run = execute(planned(fn, X), fn)
+    assert run(X)[1].dtype == np.int32
+    with jax.enable_x64(True):
+        assert run(X)[1].dtype == np.int64
+    assert run(X)[1].dtype == np.int32
+
+
+@pytest.mark.parametrize("dtype", [jnp.int4, jnp.uint2])
+def test_types_of_less_than_a_byte_pass_between_segments(dtype):
+    def fn(x):
+        return (x.astype(dtype) + dtype(1)).astype(jnp.int32) * 2
+
+    x = jnp.arange(3)
+    for seed in range(4):
+        same(execute(planned(fn, x, devices=3, seed=seed), fn)(x), (x + 1) * 2)
 
 
 def test_devices_are_those_of_jax():
@@ -592,3 +647,11 @@ def test_measured_links_make_a_cluster():
     for devices in (3, ["cpu"]):
         with pytest.raises(ConfigError, match=r"measure_cluster: devices: .*; give some of jax\.devices"):
             measure_cluster(devices)  # pyright: ignore[reportArgumentType]
+    assert measure_cluster(jax.devices()[:1], memory=np.int64(1000)).memory == (1000.0,)  # pyright: ignore[reportArgumentType]
+    for options, message in (
+        ({"memory": ["1GiB"]}, "memory: 1 for 2 devices; give one for each"),
+        ({"memory": None}, r"memory\[0\]: expected a number, got None"),
+        ({"clock": 3}, "clock: 3 is no function; give one, or leave it out"),
+    ):
+        with pytest.raises((ConfigError, ClusterError), match=message):
+            measure_cluster(jax.devices()[:2], **options)

@@ -188,7 +188,7 @@ def test_gradients_are_those_of_autograd(case, devices):
     [
         (FEW, 2, {}),
         pytest.param(CASES[0], 2, {}, marks=pytest.mark.slow),
-        *((case, 1, {"in_place": True, "donate_state": True}) for case in CASES),
+        *((case, 1, {"in_place": True}) for case in CASES),
     ],
     ids=lambda x: x[0].__name__ if isinstance(x, tuple) else None,
 )
@@ -231,6 +231,22 @@ def test_training_goes_on_from_a_saved_state(tmp_path):
         planned(Small(), (x,))[0].load_state_dict(torch.load(tmp_path / "state.pt"))
 
 
+def test_a_deep_copy_trains_by_itself_and_pickles_are_refused(tmp_path):
+    x = torch.randn(12, 16)
+    runs, _ = planned(Small(), (x,), form="training-step", loss=squares)
+    runs(x)
+    copied = copy.deepcopy(runs)
+    before = copy.deepcopy(list(runs.module.parameters()))
+    mine = copied(x)
+    assert (copied.steps, runs.steps) == (2, 1)
+    same(list(runs.module.parameters()), before)
+    same(runs(x), mine)
+    same(copied.moments, runs.moments)
+    assert copy.copy(runs).module is runs.module
+    with pytest.raises(ConfigError, match=r"cannot be pickled, as torch.save does; save its state_dict\(\)"):
+        torch.save(runs, tmp_path / "module.pt")
+
+
 def test_a_chosen_learning_rate_is_that_of_adam():
     module, plain = twins(Small)
     x = torch.randn(12, 16)
@@ -257,7 +273,7 @@ def test_the_measured_memory_is_the_predicted_one(form, make, seed):
     args = {Branches: (torch.randn(64, 16),), Attention: (torch.randn(8, 16, 16),)}[make]
     loss = None if form == "forward" else squares
     module = make()
-    runs, _ = planned(module, args, form=form, loss=loss, seed=seed, in_place=True, donate_state=True)
+    runs, _ = planned(module, args, form=form, loss=loss, seed=seed, in_place=True)
     measured = measure_torch(runs, *args).peak_bytes
     assert measured == pytest.approx(runs.predicted_bytes[0], rel=0.02)
 
@@ -503,6 +519,71 @@ class Stopped(nn.Module):
         return y * still.data + y.detach().exp() + moving.data * half.sum() + z.float() + self.mean
 
 
+class Copies(nn.Module):
+    """Its buffers become copies of an argument and of each other."""
+
+    def __init__(self):
+        super().__init__()
+        for name in ("given", "left", "right", "same"):
+            self.register_buffer(name, torch.rand(3, 3))
+
+    def forward(self, x):
+        old = self.left.clone()
+        self.left.copy_(self.right)
+        self.right.copy_(old)
+        self.given.copy_(x)
+        self.same.copy_(self.given)
+        return x + old
+
+
+def test_a_buffer_that_becomes_a_copy_has_memory_of_its_own():
+    module, plain = twins(Copies)
+    x = torch.rand(3, 3)
+    runs, _ = planned(module, (x,))
+    for _ in range(3):
+        same(runs(x), plain(x))
+        same(dict(module.named_buffers()), dict(plain.named_buffers()))
+    assert len({buffer.data_ptr() for buffer in (x, *module.buffers())}) == 5
+
+
+class InPlace(nn.Module):
+    """Changes parts of tensors, and a buffer under `torch.no_grad` by what has a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.register_buffer("mean", torch.zeros(3, 3))
+        self.register_buffer("last", torch.zeros(3, 3))
+
+    def forward(self, x):
+        y, z = self.layer(x), torch.zeros(4, 3)
+        z[1:] = y
+        y[0] += x[1]
+        y.fill_diagonal_(0.5)
+        with torch.no_grad():
+            self.mean.lerp_(y, 0.1)
+            self.mean[0] = y[0]
+            self.mean += y
+            torch.mul(self.mean, y, out=self.last)
+        self.last.data.add_(y)
+        return z.sin().sum() + (y * self.mean).sum() + (y * self.last).sum()
+
+
+def test_gradients_of_changes_in_place_are_those_of_autograd():
+    module, plain = twins(InPlace)
+    x = torch.rand(3, 3)
+    runs, _ = planned(module, (x,), form="gradient", loss=torch.sum)
+    for _ in range(2):
+        plain.zero_grad()
+        wanted = plain(x)
+        wanted.backward()
+        loss, gradients = runs(x)
+        torch.testing.assert_close(loss, wanted.detach())
+        for name, parameter in plain.named_parameters():
+            torch.testing.assert_close(gradients[name], parameter.grad)
+        torch.testing.assert_close(dict(module.named_buffers()), dict(plain.named_buffers()))
+
+
 def test_what_has_no_gradient_in_pytorch_has_none_here():
     module, plain = twins(Stopped)
     x = torch.randn(3, 4, requires_grad=True)
@@ -562,6 +643,7 @@ def test_a_plan_may_come_from_a_file(tmp_path):
         ((torch.ones(3, 5),), r"argument 0 is torch\.float32\[3, 5\] and was torch\.float32\[3, 4\]"),
         ((torch.ones(3, 4).double(),), r"torch\.float64\[3, 4\] and was torch\.float32\[3, 4\]"),
         ((1.0,), "argument 0 is of type float and was a tensor"),
+        ((torch.ones(3, 4, device="meta"),), "argument 0 is on the meta device and has no data"),
         ((), "got 0 arguments and the plan is for 1"),
     ],
 )
@@ -616,6 +698,16 @@ def test_another_number_is_refused():
     runs, _ = planned(make(), args, kwargs)
     with pytest.raises(ConfigError, match=r"argument 1 is 3\.0 and was 2\.0"):
         runs(*args, factor=3.0)
+
+
+def test_a_module_that_was_changed_after_its_trace_is_refused():
+    module, x = nn.Linear(4, 2), torch.randn(3, 4)
+    runs, _ = planned(module, (x,))
+    with pytest.raises(ConfigError, match=r"'weight' is torch.float64\[2, 4\] and was torch.float32\[2, 4\]"):
+        module.double() and runs(x)
+    module.float().bias = nn.Parameter(torch.zeros(1))
+    with pytest.raises(ConfigError, match=r"'bias' is torch.float32\[1\] and was torch.float32\[2\]"):
+        runs(x)
 
 
 def test_what_does_not_fit_is_refused():

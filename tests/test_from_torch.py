@@ -114,7 +114,7 @@ def test_a_gradient_by_hand():
 def test_a_training_step_adds_seven_ops_of_adam_for_each_parameter():
     x = torch.empty(4, 3)
     gradient = from_torch(mlp(), x, form="gradient")
-    step = from_torch(mlp(), x, form="training-step", donate_state=True)
+    step = from_torch(mlp(), x, form="training-step")
     adam = [name for name, kind in zip(step.op_names, step.op_kinds, strict=True) if kind.startswith("aten")]
     adam = [name for name in adam if name.startswith("adam/")]
     assert len(adam) == 7 * 3
@@ -123,7 +123,8 @@ def test_a_training_step_adds_seven_ops_of_adam_for_each_parameter():
     assert op(step, "adam/v/0.weight")["keep"] == [False]
     assert op(step, "0.weight")["keep"] == [False]
     assert op(step, "input")["keep"] == [True]
-    assert op(from_torch(mlp(), x, form="training-step"), "0.weight")["keep"] == [True]
+    held = from_torch(mlp(), x, form="training-step", donate_state=False)
+    assert op(held, "0.weight")["keep"] == [True]
 
 
 def test_a_loss_of_the_users_own():
@@ -217,7 +218,7 @@ def test_in_place_a_copy_that_nobody_needs_has_no_memory():
 def test_in_place_adam_writes_over_its_state():
     net, x = nn.Linear(3, 5, bias=False), torch.empty(4, 3)
     options = {"form": "training-step", "in_place": True}
-    graph = from_torch(net, x, donate_state=True, **options)
+    graph = from_torch(net, x, **options)
     adam = {name: op(graph, name) for name in graph.op_names if name.startswith("adam/")}
     sizes = {name.removeprefix("adam/"): row["sizes"][0] for name, row in adam.items()}
     # The moments and the parameter are updated where they are; the root is the only new buffer.
@@ -229,7 +230,7 @@ def test_in_place_adam_writes_over_its_state():
     # The parameter is written after everything else that reads it or a view of it.
     assert {"t", "mm"} <= set(op(graph, "adam/addcdiv")["after"])
     # The caller still holds what is not donated.
-    kept = from_torch(net, x, **options)
+    kept = from_torch(net, x, donate_state=False, **options)
     sizes = {
         name: op(kept, f"adam/{name}")["sizes"][0] for name in ("lerp", "mul", "addcmul", "addcdiv", "div")
     }
@@ -359,7 +360,7 @@ def test_modules_that_write_in_place():
 
 def test_statistics_of_a_training_mode_are_results():
     block = Block().train()
-    graph = from_torch(block, torch.empty(2, 8, 6, 6), donate_state=True)
+    graph = from_torch(block, torch.empty(2, 8, 6, 6))
     assert op(graph, "bn1.running_mean")["keep"] == [False]
     assert op(graph, "bn1.weight")["keep"] == [True]
     norm = op(graph, "bn1/_native_batch_norm_legit_functional")
@@ -505,9 +506,41 @@ def changed(m, x):
     return m.w(x)
 
 
+def chosen(m, x):
+    def quiet(y):
+        with torch.no_grad():
+            return y.sin()
+
+    return torch.cond(x.sum() > 0, quiet, lambda y: y.cos(), (m.w(x),))
+
+
+def doubled(m, x):
+    y = m.w(x)
+    with torch.no_grad():
+        y.mul_(2)
+    return y.sin()
+
+
+def halved(m, x):
+    y = m.w(x)
+    y.data[0] = 0
+    return y.sin()
+
+
+def hooked(m, x):
+    y = m.w(x)
+    if y.requires_grad:
+        y.register_hook(lambda gradient: gradient * 2)
+    return y
+
+
 @pytest.mark.parametrize(
     ("fn", "message", "forms"),
     [
+        (chosen, "no_grad within a branch of torch.cond, whose gradient no trace shows", ("gradient",)),
+        (doubled, "changes a tensor, without its gradient, by mul_, which no trace", ("gradient",)),
+        (halved, "changes a tensor, without its gradient, by __setitem__, which no trace", ("gradient",)),
+        (hooked, "calls register_hook.. of a tensor, and no trace shows what a hook does", ("gradient",)),
         (
             derived,
             r"computes a tensor of shape \[3, 3\] in a way that no trace shows",
@@ -526,6 +559,18 @@ def test_what_a_trace_does_not_show_is_refused(fn, message, forms):
                 from_torch(net, torch.empty(2, 3), form=form)
         else:
             assert "aten.linear" in kinds(from_torch(net, torch.empty(2, 3), form=form))
+
+
+@pytest.mark.parametrize("where", ["w", "w.weight"])
+def test_hooks_of_the_backward_pass_are_refused(where):
+    net = module(lambda m, x: m.w(x), w=nn.Linear(3, 3))
+    if where == "w":
+        net.w.register_full_backward_hook(lambda *_: None)
+    else:
+        net.w.weight.register_hook(lambda gradient: gradient * 2)
+    from_torch(net, torch.empty(2, 3))
+    with pytest.raises(FormatError, match=f"has a hook of the backward pass at '{where}', and no trace"):
+        from_torch(net, torch.empty(2, 3), form="gradient")
 
 
 def test_sizes_that_depend_on_data_are_refused():

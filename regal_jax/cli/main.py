@@ -12,6 +12,7 @@ Exit codes:
 """
 
 import argparse
+import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -65,6 +66,8 @@ def _run(args: argparse.Namespace) -> int:
         return 0
     except (ValueError, ImportError, OSError, ResourceError) as error:
         text = " ".join(str(error).split()) or type(error).__name__
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            text = f"{os.fsdecode(error.filename)}: {error.strerror}; check the path"
         print(f"regal-jax {args.command}: error: {text}", file=sys.stderr)
         return 2
     except (MemoryError, RecursionError) as error:

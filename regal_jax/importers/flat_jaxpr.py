@@ -19,6 +19,7 @@ __all__ = [
     "aval_bytes",
     "evaluate",
     "flatten",
+    "is_packed",
     "peak_bytes",
     "temp_bytes",
 ]
@@ -241,6 +242,11 @@ def _join(*parts: str) -> str:
     return "/".join(part for part in parts if part)
 
 
+def is_packed(dtype: Any) -> bool:
+    """Whether elements of a type take less than a byte each."""
+    return dtype.name.startswith(("int2", "uint2", "int4", "uint4", "float4"))
+
+
 def aval_bytes(aval: Any) -> int:
     """Exact size of an array: elements times the size of its dtype.
 
@@ -252,7 +258,7 @@ def aval_bytes(aval: Any) -> int:
     elements = math.prod(aval.shape)
     if jnp.issubdtype(dtype, jax.dtypes.extended):
         return elements * dtype.itemsize
-    if dtype.name.startswith(("int2", "uint2", "int4", "uint4", "float4")):
+    if is_packed(dtype):
         return -(-elements * int(re.findall(r"[24]", dtype.name)[0]) // 8)
     return elements * np.dtype(dtype).itemsize
 

@@ -5,14 +5,14 @@ The rules are those of openxla's hlo_dataflow_analysis. `sharing` has the result
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Final
 
 from regal_jax.importers.hlo_buffers import Flow, Ref, Value, flat
 from regal_jax.importers.hlo_shapes import Array, leaves
 from regal_jax.importers.hlo_text import Computation, Instruction, names_in
 
-__all__ = ["ELEMENTWISE", "aliases", "callees", "fused_updates", "may_share", "sharing"]
+__all__ = ["ELEMENTWISE", "aliases", "callees", "fused_updates", "may_share", "not_elementwise", "sharing"]
 
 _IN_PLACE: Final = frozenset({"dynamic-update-slice", "scatter"})
 ELEMENTWISE: Final = frozenset(
@@ -104,23 +104,34 @@ def may_share(
 
 def _elementwise_parameters(called: Computation) -> list[int]:
     """Numbers of the parameters that reach the root only through elementwise instructions of their shape."""
-    blocked: set[str] = set()
-    for instruction in reversed(called.instructions.values()):
-        if instruction.opcode in ("parameter", "constant"):
-            continue
-        if instruction is called.root and instruction.opcode == "tuple":
-            continue
-        ok = instruction.opcode in ELEMENTWISE and instruction.name not in blocked
-        for name in instruction.operands:
-            operand = called.instructions.get(name)
-            same = operand is not None and _dims(operand) == _dims(instruction)
-            if not (ok and same):
-                blocked.add(name)
+    rows = [(i.name, i.opcode, _dims(i), i.operands) for i in called.instructions.values()]
+    blocked = not_elementwise(rows, called.root.name)
     return [
         int(i.operands[0])
         for i in called.instructions.values()
         if i.opcode == "parameter" and i.name not in blocked and re.fullmatch(r"[0-9]{1,9}", i.operands[0])
     ]
+
+
+def not_elementwise(
+    rows: Sequence[tuple[Hashable, str, tuple[int, ...] | None, Sequence[Hashable]]], root: Hashable
+) -> set[Hashable]:
+    """The instructions that do not reach the root only through elementwise instructions of their shape.
+
+    Args:
+      rows: Name, opcode, dimensions and names of the operands of each, operands first.
+      root: Name of the root.
+    """
+    shapes = {name: dims for name, _, dims, _ in rows}
+    blocked: set[Hashable] = set()
+    for name, opcode, dims, operands in reversed(rows):
+        if opcode in ("parameter", "constant") or (name == root and opcode == "tuple"):
+            continue
+        ok = opcode in ELEMENTWISE and name not in blocked
+        blocked.update(
+            operand for operand in operands if not ok or operand not in shapes or shapes[operand] != dims
+        )
+    return blocked
 
 
 def _dims(instruction: Instruction) -> tuple[int, ...] | None:

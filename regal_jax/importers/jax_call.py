@@ -1,25 +1,34 @@
 """A call of a JAX function as a function of flat arrays, the state of Flax NNX objects included."""
 
+import contextlib
 import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import jax
 import jax.core
 
+from regal_jax.checks import shown
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.importers.nnx_objects import NnxObjects, is_nnx, is_nnx_method, is_variable
 
-__all__ = ["ArgName", "FlatCall", "Leaf", "static_key"]
+__all__ = ["ArgName", "FlatCall", "Leaf", "array_type", "static_key"]
 
 ArgName = int | str
 """A positional argument by its index, or a keyword argument by its name."""
+_SETTINGS: Final = (
+    "jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion", "jax_default_prng_impl",
+    "jax_threefry_partitionable",
+)  # fmt: skip
+"""Settings of JAX on which the trace of a function depends."""
 
 
 def static_key(where: str, values: Mapping[int, Any] | Mapping[ArgName, Any]) -> tuple[Any, ...]:
-    """A key of static arguments under which programs are kept; ``1``, ``1.0`` and ``True`` differ.
+    """A key of static arguments and of the settings of JAX, under which programs are kept.
+
+    ``1``, ``1.0`` and ``True`` differ.
 
     Args:
       where: The function that is called, for the message.
@@ -36,11 +45,30 @@ def static_key(where: str, values: Mapping[int, Any] | Mapping[ArgName, Any]) ->
                 f"{where}: static argument {i!r} is a {type(value).__name__}, which has no hash; give a "
                 "tuple or another value that cannot change"
             ) from None
-    return tuple((i, _typed(value)) for i, value in sorted(values.items(), key=lambda item: str(item[0])))
+    settings = tuple(getattr(jax.config, name) for name in _SETTINGS)
+    return settings, *((i, _typed(x)) for i, x in sorted(values.items(), key=lambda item: str(item[0])))
 
 
 def _typed(value: Any) -> Any:
     return type(value), tuple(map(_typed, value)) if isinstance(value, tuple) else value
+
+
+def array_type(where: str, leaf: Any) -> Any:
+    """JAX's type of an argument: its shape and dtype.
+
+    Args:
+      where: The function that is called, for the message.
+      leaf: An array or a number.
+
+    Raises:
+      ConfigError: It is neither.
+    """
+    with contextlib.suppress(TypeError):
+        if not isinstance(leaf, jax.ShapeDtypeStruct):
+            return jax.typeof(leaf)
+    raise ConfigError(
+        f"{where}: the argument {shown(leaf)} is no array; name what is static in static_argnums"
+    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

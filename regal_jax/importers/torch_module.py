@@ -24,7 +24,7 @@ def from_torch(
     kwargs: Mapping[str, Any] | None = None,
     form: str = "forward",
     loss: Callable[[Any], Any] | None = None,
-    donate_state: bool = False,
+    donate_state: bool = True,
     in_place: bool = False,
     input_devices: int | Mapping[int | str, int] = 0,
     pin: Pin | None = None,
@@ -63,8 +63,8 @@ def from_torch(
         the ops of `torch.optim.Adam`, the results being the loss, new parameters and new moments.
       loss: Function of what the module returns, with a scalar result. By default the sum of the means of all
         floating outputs.
-      donate_state: Parameters, moments and buffers of which the program returns a new value are freed
-        after their last reader.
+      donate_state: Whether the old values of parameters, moments and buffers of which the program returns
+        new ones are freed after their last reader.
       in_place: Count tensors that share storage as one buffer, as PyTorch does: a view has no bytes, and
         its readers keep the whole buffer in memory. For plans of one device, such as those of
         `regal_jax.apply_to_torch`; a transfer of a view would have no bytes.
@@ -80,8 +80,8 @@ def from_torch(
 
     Raises:
       FormatError: ``module`` is not a module, or PyTorch cannot trace it on these arguments (the cause is
-        kept), or a gradient is asked for and ``module`` calls a `torch.autograd.Function` of the user's own,
-        whose ``backward`` no trace shows.
+        kept), or a gradient is asked for and no trace shows it: ``module`` calls a `torch.autograd.Function`
+        of the user's own, has a hook of the backward pass, or changes a tensor outside of autograd.
       ConfigError: An option is out of range.
       MissingExtraError: PyTorch is not installed.
 
@@ -115,7 +115,7 @@ def torch_ops(
     *,
     form: str = "forward",
     loss: Callable[[Any], Any] | None = None,
-    donate_state: bool = False,
+    donate_state: bool = True,
     in_place: bool = False,
     input_devices: int | Mapping[int | str, int] = 0,
     profile: str | DeviceProfile | Sequence[str | DeviceProfile] = "h200",

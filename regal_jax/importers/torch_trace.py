@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 from regal_jax.errors import FormatError
 from regal_jax.importers.fx_program import PHASE
-from regal_jax.importers.torch_modes import Shown, differentiable
+from regal_jax.importers.torch_modes import Shown, check_branches, check_hooks, differentiable
 from regal_jax.importers.torch_quiet import quiet
 
 __all__ = [
@@ -125,13 +125,17 @@ def trace(
             with mode:
                 twin, actual = _twin(module)
                 fake_args, fake_kwargs = pytree.tree_map(_fake, (tuple(args), dict(kwargs)))
-            context = differentiable() if form != "forward" else contextlib.nullcontext()
-            with context, Shown(form != "forward"):
+            derived = form != "forward"
+            if derived:
+                check_hooks(module)
+            with differentiable() if derived else contextlib.nullcontext(), Shown(derived):
                 exported = torch.export.export(twin, fake_args, fake_kwargs, strict=False)
-            # With no table of decompositions this only makes in-place ops functional.
-            exported = exported.run_decompositions({})
+            if derived:
+                check_branches(exported.graph_module)
+            # With no other decompositions this only makes in-place ops functional.
+            exported = exported.run_decompositions(_DERIVED if derived else _FUNCTIONAL)
             held = _held(exported, twin, pytree.tree_leaves((fake_args, fake_kwargs)), actual)
-            if form == "forward":
+            if not derived:
                 results = tuple(_results(exported))
                 return Trace(exported.graph_module, tuple(held), results, exported.call_spec.out_spec)
             with mode:
@@ -146,6 +150,31 @@ def trace(
                 "(torch.export must take it on these arguments: no control flow that depends on data; "
                 "see the cause)"
             ) from error
+
+
+def _copy(old: torch.Tensor, new: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    del non_blocking
+    new = new if new.dtype == old.dtype else new.to(old.dtype)
+    return (new if new.shape == old.shape else new.expand(old.shape)).clone()
+
+
+def _scatter(
+    old: torch.Tensor, new: torch.Tensor, size: Any, stride: Any, offset: int | None = None
+) -> torch.Tensor:
+    if not old.is_contiguous():
+        raise FormatError(
+            "the module changes a part of a tensor (as_strided) that is not contiguous, and PyTorch's "
+            "derivative of that is wrong: change tensor.contiguous(), or use form='forward'"
+        )
+    places = torch.arange(old.numel(), device=old.device).as_strided(size, stride, offset or 0)
+    return old.reshape(-1).index_put((places.reshape(-1),), new.reshape(-1)).view(old.shape)
+
+
+_FUNCTIONAL: Final[dict[Any, Any]] = {torch.ops.aten.copy.default: _copy}
+"""The functional form of an assignment (``y[0] = x``). PyTorch has no derivative of it, and leaves it out
+where the whole of a buffer gets a new value, which then shares the memory of another tensor."""
+_DERIVED: Final[dict[Any, Any]] = {**_FUNCTIONAL, torch.ops.aten.as_strided_scatter.default: _scatter}
+"""That, and the functional form of ``y.fill_diagonal_(0)``, of which PyTorch's derivative is wrong."""
 
 
 def _fake(leaf: Any) -> Any:

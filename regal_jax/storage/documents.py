@@ -89,7 +89,10 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ConfigError(f"path: give the name of a file, got {type(path).__name__}")
     try:
         return parse_toml(read_limited(path, _MAX_SETTINGS).decode())
-    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or a null character in the path.
+    except OSError as error:
+        reason = f"{error.strerror or error}; check the path"
+        raise ConfigError(f"{path}: cannot be read as TOML: {reason}") from None
+    except ValueError as error:  # Not UTF-8, or a null character in the path.
         raise ConfigError(f"{path}: cannot be read as TOML: {error}") from None
 
 

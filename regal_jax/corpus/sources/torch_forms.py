@@ -37,7 +37,10 @@ def trace_module(
     args = () if isinstance(inputs, dict) else inputs
     kwargs = inputs if isinstance(inputs, dict) else {}
     with quiet():
-        return from_torch(module, *args, kwargs=kwargs, form=form, profile=profile, name=name)
+        # Statistics of training mode are kept, so that the graphs of all versions agree.
+        return from_torch(
+            module, *args, kwargs=kwargs, form=form, donate_state=False, profile=profile, name=name
+        )
 
 
 def meta_tensor(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:

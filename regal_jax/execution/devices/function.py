@@ -18,7 +18,7 @@ from regal_jax.execution.devices.record import ExecutionRecord
 from regal_jax.execution.devices.run import Actions, Run, Uses
 from regal_jax.execution.devices.segments import Compiled, compile_segment
 from regal_jax.importers.flat_jaxpr import Scalar, Value
-from regal_jax.importers.jax_call import ArgName, FlatCall, static_key
+from regal_jax.importers.jax_call import ArgName, FlatCall, array_type, static_key
 from regal_jax.importers.jax_program import TracedCall, argument_names, trace_call
 from regal_jax.importers.nnx_objects import is_nnx
 from regal_jax.plan import Plan
@@ -97,7 +97,7 @@ def _signature(leaf: Any) -> tuple[Any, ...]:
             "regal_jax.execute: the function is called within another that JAX transforms; "
             "plan and execute the outer one"
         )
-    aval = jax.typeof(leaf)
+    aval = array_type("regal_jax.execute", leaf)
     return type(aval), tuple(aval.shape), str(aval.dtype), bool(getattr(aval, "weak_type", False))
 
 
@@ -135,6 +135,7 @@ class _Program:
         leaves = zip(traced.call.leaves, program.inputs, strict=True)
         given = {value for leaf, value in leaves if leaf.arg is None or leaf.arg not in donated}
         theirs = given | set(program.constants)
+        self._copied = _copied(self._results, self._returned, given, set(program.constants))
         self._actions: Actions = _compiled(actions, devices, self._uses, theirs)
 
     def __call__(self, call: FlatCall, trace: bool) -> tuple[Any, ExecutionRecord | None]:
@@ -154,6 +155,9 @@ class _Program:
         ]
         for (_, reference), array in zip(references, made, strict=True):
             reference[...] = jax.device_put(array, reference[...].sharding)
+        for place, value in self._copied.items():
+            device = self._devices[self._homes[value]]
+            outputs[place] = jax.device_put(outputs[place], device, may_alias=False)
         call.update(outputs[self._returned :])
         results = jax.tree.unflatten(self._tree, outputs[: self._returned])
         return results, self._record(run) if trace else None
@@ -174,6 +178,28 @@ class _Program:
         return ExecutionRecord(
             self._plan, np.array(device, np.int64), np.array(source, np.int64), ops, times[:, 0], times[:, 1]
         )
+
+
+def _copied(
+    results: Sequence[Value | Scalar], returned: int, given: Set[Value], constants: Set[Value]
+) -> dict[int, Value]:
+    """The places of results that must be copies, so that who donates one of them destroys nothing else.
+
+    Args:
+      results: What the function returns, then the new arrays of NNX objects, which are often the old ones.
+      returned: How many the function returns.
+      given: Arguments that are not donated.
+      constants: Arrays that the function closes over.
+    """
+    held, copied = set(constants), {}
+    for begin, end, more in ((returned, len(results), ()), (0, returned, given)):
+        held.update(more)
+        for place, value in enumerate(results[begin:end], begin):
+            if value in held:
+                copied[place] = value
+            elif isinstance(value, Value):
+                held.add(value)
+    return copied
 
 
 def _uses(

@@ -42,12 +42,20 @@ def measure_cluster(
       The cluster, in the order of ``devices``.
 
     Raises:
-      ConfigError: There is no device, or ``devices`` has something else.
+      ConfigError: There is no device, ``devices`` has something else, or ``memory`` has another length.
+      ClusterError: ``memory`` is no size.
     """
     found = given_devices("measure_cluster", devices)
     if not found:
         raise ConfigError("measure_cluster: devices: give at least one")
     count = len(found)
+    given: Any = memory
+    held = [given] * count if isinstance(given, str) or np.ndim(given) == 0 else list(given)
+    if len(held) != count:
+        raise ConfigError(f"measure_cluster: memory: {len(held)} for {count} devices; give one for each")
+    if not callable(clock):
+        raise ConfigError(f"measure_cluster: clock: {shown(clock)} is no function; give one, or leave it out")
+    Cluster(held, "free")  # Refuses what is no memory before anything is measured.
     latency, bandwidth = np.zeros((count, count)), np.full((count, count), np.inf)
     for i, source in enumerate(found):
         for j, target in enumerate(found):
@@ -55,7 +63,6 @@ def measure_cluster(
                 check_interrupt()
                 seconds = [_seconds(size, source, target, clock) for size in _SIZES]
                 latency[i, j], bandwidth[i, j] = fit_link(_SIZES, seconds)
-    held = [memory] * count if isinstance(memory, (int, float, str)) else list(memory)
     if count == 1:
         return Cluster(held, "blocking")
     text = [[f"{x:.6g}s" for x in row] for row in latency.tolist()]

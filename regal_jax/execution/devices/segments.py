@@ -9,7 +9,7 @@ import jax
 from jax.sharding import SingleDeviceSharding
 
 from regal_jax.execution.devices.actions import Segment, is_reference
-from regal_jax.importers.flat_jaxpr import Value, evaluate
+from regal_jax.importers.flat_jaxpr import Value, evaluate, is_packed
 
 __all__ = ["Compiled", "compile_segment"]
 
@@ -45,8 +45,12 @@ def compile_segment(segment: Segment, device: Any, donated: Sequence[Value]) -> 
     with warnings.catch_warnings():
         # Where no output has the shape of a donated value, its memory is only freed.
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
-        program = jax.jit(run, donate_argnums=places, out_shardings=where).lower(*shapes).compile()
-    return Compiled(segment, program)
+        program = jax.jit(run, donate_argnums=places, out_shardings=where)
+        compiled = program.lower(*shapes).compile()
+    # JAX refuses arrays of these types, once they are on a device, as arguments of a compiled program. The
+    # jitted function takes them, and runs what has been compiled.
+    packed = any(is_packed(value.aval.dtype) for value in segment.reads)
+    return Compiled(segment, program if packed else compiled)
 
 
 def _shape(aval: Any, where: Any) -> jax.ShapeDtypeStruct:

@@ -1,7 +1,8 @@
 """`PlannedModule`: a PyTorch module whose ops run in the order of a plan."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final, NoReturn, Self
 
 import torch
 from torch import nn
@@ -16,6 +17,11 @@ from regal_jax.importers.torch_trace import ADAM_RATE, step_numbers
 from regal_jax.plan import Plan
 
 __all__ = ["PlannedModule"]
+
+_SHARED: Final = frozenset(
+    {"plan", "_program", "_arguments", "_held", "_inputs", "_names", "_fixed", "_compiled"}
+)
+"""Attributes that never change, which copies share."""
 
 
 class PlannedModule(nn.Module):
@@ -77,6 +83,26 @@ class PlannedModule(nn.Module):
             self._fix(value, value.tensor)
         self._names: dict[str, Value] = dict(self._held)
         self._compiled: Callable[[dict[Key, Any], tuple[float, float]], None] | None = None
+
+    def __copy__(self) -> Self:
+        """A module with the same parameters, buffers and moments."""
+        made = type(self).__new__(type(self))
+        made.__dict__.update(vars(self))
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A module with parameters, buffers and moments of its own, that runs the same program."""
+        made = memo[id(self)] = self.__copy__()
+        own = {name: x for name, x in vars(self).items() if name not in _SHARED}
+        made.__dict__.update(copy.deepcopy(own, memo))
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        """Raises `ConfigError`: a program of PyTorch cannot be pickled."""
+        raise ConfigError(
+            "PlannedModule: cannot be pickled, as torch.save does; save its state_dict() and the plan, and "
+            "load the state into what apply_to_torch makes of the plan"
+        )
 
     def _modes_now(self) -> list[bool]:
         return [part.training for part in self.module.modules()]
@@ -205,16 +231,18 @@ class PlannedModule(nn.Module):
         """The tensors of sources."""
         values: dict[Key, Any] = dict(self._fixed)
         for leaf, (number, expected) in zip(leaves, self._inputs, strict=True):
-            problem = _difference(leaf, expected)
-            if problem:
-                raise ConfigError(
-                    f"PlannedModule: argument {number} {problem}; apply a plan for this argument"
-                )
+            _check(f"argument {number}", leaf, expected)
             if isinstance(expected, Value):
-                values[expected, self._program.homes[expected]] = leaf.detach().to(self._home(expected))
+                home = self._home(expected)
+                if leaf.is_meta and home.type != "meta":
+                    raise ConfigError(
+                        f"PlannedModule: argument {number} is on the meta device and has no data"
+                    )
+                values[expected, self._program.homes[expected]] = leaf.detach().to(home)
         state = self._state()
         for name, value in self._held:
             tensor = self.moments[name] if name in self.moments else state[name].detach()
+            _check(repr(name), tensor, value)
             values[value, self._program.homes[value]] = tensor
         return values
 
@@ -274,12 +302,17 @@ def _put(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
                     table[key] = new
 
 
-def _difference(given: Any, expected: Any) -> str:
-    """How an argument differs from the one that was traced; empty if it does not."""
+def _check(name: str, given: Any, expected: Any) -> None:
+    """Refuses an argument, or a tensor of the module, that differs from the one that was traced."""
     if not isinstance(expected, Value):
-        same = type(given) is type(expected) and given == expected
-        return "" if same else f"is {given!r} and was {expected!r}"
-    if not isinstance(given, torch.Tensor):
-        return f"is of type {type(given).__name__} and was a tensor"
-    there, here = (f"{t.dtype}{list(t.shape)}" for t in (expected.tensor, given))
-    return "" if here == there else f"is {here} and was {there}"
+        here, there = repr(given), repr(expected)
+        if type(given) is type(expected) and here == there:  # As texts, since nan does not equal nan.
+            return
+    elif not isinstance(given, torch.Tensor):
+        here, there = f"of type {type(given).__name__}", "a tensor"
+    else:
+        like = expected.tensor
+        if (given.dtype, given.shape) == (like.dtype, like.shape):
+            return
+        here, there = (f"{t.dtype}{list(t.shape)}" for t in (given, like))
+    raise ConfigError(f"PlannedModule: {name} is {here} and was {there} when traced; apply a plan for it")

@@ -7,11 +7,12 @@ instruction that reads an argument while it writes the result over it must be co
 says so by an alias of the instruction's own.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from regal_jax.execution.xla.errors import DonationLost
 from regal_jax.execution.xla.sequence import put_orders
+from regal_jax.importers.hlo_sharing import not_elementwise
 
 __all__ = ["alias_instructions", "elide_copies"]
 
@@ -73,6 +74,17 @@ class _Entry:
         called = self.computations[reader.called_computation_ids[0]]
         return bool(reader.output_operand_aliasing) or any(i.opcode in _IN_PLACE for i in called.instructions)
 
+    def reads_in_place(self, fusion: Any, operands: Collection[int]) -> bool:
+        """Whether a fusion uses operands only element by element, so that it may write over them."""
+        places = {place for place, number in enumerate(fusion.operand_ids) if number in operands}
+        called = self.computations[fusion.called_computation_ids[0]]
+        rows = [(i.id, i.opcode, tuple(i.shape.dimensions), i.operand_ids) for i in called.instructions]
+        moved = not_elementwise(rows, called.root_id)
+        own = {
+            i.parameter_number for i in called.instructions if i.opcode == "parameter" and i.id not in moved
+        }
+        return not places or (fusion.fusion_kind == "kLoop" and places <= own)
+
     def results(self, alias: Any) -> Iterator[tuple[Any, Any, _Path]]:
         for entry in alias.entries:
             yield entry, *self.maker(self.computation.root_id, tuple(entry.output_shape_index))
@@ -129,7 +141,8 @@ class _Uses:
     def protect(self, parameter: Any, made: Any) -> None:
         """Lets ``made`` wait for the other readers of an argument, and removes the argument's copies.
 
-        Nothing is changed if the copies are needed: a reader may write over its operand, or needs ``made``.
+        Nothing is changed if the copies are needed: a reader may write over its operand, or needs ``made``,
+        or ``made`` reads an element of the argument after it has written over it.
         """
         by_id = self.at.by_id
         copies = [
@@ -149,6 +162,8 @@ class _Uses:
         if not copies or not self.ordered.isdisjoint(copies):
             return
         if any(self.at.may_write(by_id[i]) for i in readers) or self.needs(first, made.id):
+            return
+        if not self.at.reads_in_place(made, names):
             return
         for copy in copies:
             for reader in self.readers.pop(copy, ()):
@@ -192,7 +207,7 @@ def alias_instructions(module: Any) -> None:
         fusion = made.opcode == "fusion" and len(path) <= 1 and not said
         if fusion and place in operands:
             number = operands.index(place)
-        elif fusion and made.fusion_kind == "kLoop" and not path and made.shape == parameter.shape:
+        elif fusion and not path and made.shape == parameter.shape and _is_loop(made, at):
             # Otherwise XLA might write the result over an operand that is alive together with the argument.
             number = len(made.operand_ids)
             called = at.computations[made.called_computation_ids[0]]
@@ -204,6 +219,15 @@ def alias_instructions(module: Any) -> None:
                 _copy_at_the_end(module, at, tuple(entry.output_shape_index), parameter)
             continue
         made.output_operand_aliasing.add(output_shape_index=path, operand_index=number)
+
+
+def _is_loop(fusion: Any, at: _Entry) -> bool:
+    """Whether XLA makes a loop of a fusion, in which another step may follow the last one.
+
+    It ends the process where another step follows a scatter.
+    """
+    called = at.computations[fusion.called_computation_ids[0]]
+    return fusion.fusion_kind == "kLoop" and all(i.opcode != "scatter" for i in called.instructions)
 
 
 def _choose(called: Any, root: Any, parameter: Any, number: int) -> None:

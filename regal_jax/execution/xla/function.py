@@ -16,7 +16,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.execution.xla.compiled import CompiledProgram
 from regal_jax.execution.xla.program import CompileOptions, build
 from regal_jax.execution.xla.schedule import Schedule
-from regal_jax.importers.jax_call import ArgName, static_key
+from regal_jax.importers.jax_call import ArgName, array_type, static_key
 from regal_jax.runtime.interrupts import interruptible
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _signature(leaf: Any) -> Any:
             "regal_jax.compile: the function is called within another that JAX transforms; "
             "compile the outer one, or call the plain function there"
         )
-    aval = jax.typeof(leaf) if not isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+    aval = leaf if isinstance(leaf, jax.ShapeDtypeStruct) else array_type("regal_jax.compile", leaf)
     return tuple(aval.shape), str(aval.dtype), bool(getattr(aval, "weak_type", False))
 
 

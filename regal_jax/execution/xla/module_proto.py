@@ -16,7 +16,7 @@ __all__ = ["new_executable", "new_module", "new_result"]
 _MESSAGES: Final = {
     "Aliasing": ("output_shape_index 1 int64*", "operand_index 2 int64", "operand_shape_index 3 int64*"),
     "Layout": ("tail_padding_alignment_in_elements 16 int64",),
-    "Shape": ("element_type 2 int64", "layout 5 Layout"),
+    "Shape": ("element_type 2 int64", "dimensions 3 int64*", "layout 5 Layout"),
     "Literal": ("shape 1 Shape", "preds 2 bool*"),
     "Instruction": (
         "name 1 string", "opcode 2 string", "shape 3 Shape", "literal 8 Literal", "parameter_number 9 int64",
