@@ -22,7 +22,7 @@ regal-jax tune --graphs sample --objective peak-memory --limit 24 --grid populat
     --grid mutants=0.1,0.3 --grid elite_bias=0.6,0.7,0.8 --out tuned-memory.json
 
 # Tables that were run in full --------------------------------------------------------------------------------
-for suite in table-1-synthetic-makespan table-1-real-makespan larger-graphs-makespan real-links-2 real-links-4 \
+for suite in table-1-synthetic-makespan table-1-real-makespan larger-graphs-makespan real-links-2 real-links-4 memory-limits \
     table-1-real-peak-memory larger-graphs-peak-memory policy-peak-memory devices-4 devices-8; do
     regal-jax evaluate --suite "$suite" --out "results/$suite"
 done
@@ -37,7 +37,7 @@ for copies in 0 3; do
         --set data.max_ops=330 --set "data.noisy_copies=$copies" --set optimizer.steps=60 \
         --set optimizer.learning_rate=0.005 --set optimizer.validate_every=20
 done
-for suite in quality-synthetic-makespan memory-limits transfer-synthetic-to-real transfer-real-to-synthetic noise-copies \
+for suite in quality-synthetic-makespan transfer-synthetic-to-real transfer-real-to-synthetic noise-copies \
     training-set figures-synthetic-makespan figures-real-makespan figures-real-peak-memory; do
     regal-jax evaluate --suite "$suite" --small --out "results/$suite"
 done

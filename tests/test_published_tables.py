@@ -23,6 +23,7 @@ SUITES = (
     "insertion-policy-links-4",
     "larger-graphs-makespan",
     "larger-graphs-peak-memory",
+    "memory-limits",
     "policy-peak-memory",
     "real-links-2",
     "real-links-4",
