@@ -327,7 +327,6 @@ class Call:
         stages = {i: self._stage(i, stage) for i, (stage, _) in group.due.items()}
         hosts = {i: stage for i, stage in stages.items() if isinstance(stage, HostStage)}
         if hosts:
-            bar.say("searching on the host")
             seconds = self._host_seconds()
             for i in hosts:
                 arguments = i, *group.due.pop(i), seconds, group.interrupted

@@ -28,7 +28,7 @@ class Bar:
     def say(self, text: str) -> None:
         """Shows ``text`` before the bar."""
         if self._bar is not None:
-            self._bar.set_description(text)
+            self._bar.set_description(text, refresh=not self._bar.desc.startswith(text))
 
     def advance(self, evaluations: int) -> None:
         """Adds evaluations."""
