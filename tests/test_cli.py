@@ -435,6 +435,7 @@ def test_help_names_the_links_and_the_default(capsys):
     ("command", "default"),
     [
         ("optimize", f"default: the example {DEFAULT_EXAMPLE}"),
+        ("optimize", "brkga with any --policy except default and none"),
         ("verify", f"default: the example {DEFAULT_EXAMPLE}"),
         ("show", "default: list the examples"),
         ("order", "how many candidates are evaluated (default 5000)"),

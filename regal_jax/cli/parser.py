@@ -70,8 +70,8 @@ has planned before. A graph whose workers die three times is given up and named 
 plans. docs/many_machines.md says more.
 
 With --watch, a file is taken when it has not changed for the seconds of --every; names that begin with a dot
-are passed over. What cannot be planned is one line on stderr and costs nothing else; it is tried again when
-the file changes. A graph that has a plan in --out-dir is not planned again. --time-limit is for each turn.
+are passed over. What cannot be planned is one line on stderr, is tried again when the file changes, and makes
+the exit code 2. A graph that has a plan in --out-dir is not planned again. --time-limit is for each turn.
 
 exit codes: 0 done (Ctrl-C too, with the best plans so far); 2 bad input; 3 the best plan found does not
 fit the memory (the message says whether any can); 130 interrupted before there was a plan; 143 ended by
@@ -145,14 +145,14 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     _method(
         parser,
         f"{described}; or a heuristic: critical-path, heft, ...; an unknown name lists all "
-        "(default auto, but brkga with a --policy of your own)",
+        "(default auto, but brkga with any --policy except default and none)",
         "population=200 of brkga, or brkga.population=200 of auto",
     )
     parser.add_argument(
         "--policy",
         metavar="NAME|FILE",
-        help="guide of the search: regal-primed (also called default) or regal-faithful "
-        "for weights of the package, a file of weights, or none "
+        help="guide of the search: regal-primed (its other name, default, leaves the method auto) or "
+        "regal-faithful for weights of the package, a file of weights, or none "
         "(default none; for --method auto without compiled loops regal-primed, if it fits the problem)",
     )
     _starts(parser)
