@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from regal_jax.cli import machine, main
+from regal_jax.examples import DEFAULT_EXAMPLE
 from regal_jax.graph import DEFAULT_LINK, LINKS, Cluster
 from regal_jax.importers import FORMATS, load_graph
 from regal_jax.plan import Plan
@@ -428,6 +429,23 @@ def test_help_names_the_links_and_the_default(capsys):
     assert f"Links: {', '.join(LINKS)} (docs/links.md)" in said
     default = LINKS[DEFAULT_LINK]
     assert f"blocking transfers over {DEFAULT_LINK} ({default.latency}, {default.bandwidth})" in said
+
+
+@pytest.mark.parametrize(
+    ("command", "default"),
+    [
+        ("optimize", f"default: the example {DEFAULT_EXAMPLE}"),
+        ("optimize", "brkga with any --policy except default and none"),
+        ("verify", f"default: the example {DEFAULT_EXAMPLE}"),
+        ("show", "default: list the examples"),
+        ("order", "how many candidates are evaluated (default 5000)"),
+        ("train", "regal guides the search"),
+    ],
+)
+def test_help_names_the_defaults_of_its_command(capsys, command, default):
+    with pytest.raises(SystemExit, match=r"^0$"):
+        run(command, "--help")
+    assert default in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def optimize(
         (makespan), ``"peak-search"`` (peak memory) and ``"order-search"`` (peak memory, one device), the
         searches on the host; a `Portfolio` of these; ``"approximate-dp"``, ``"depth-first-dp"`` and
         ``"random-orders"`` (peak memory, one device); ``"cp-sat"``; or a heuristic alone. ``None``:
-        ``"brkga"`` with a ``policy`` of your own, else ``"auto"``.
+        ``"brkga"`` with any ``policy`` but ``"default"`` and ``"none"``, else ``"auto"``.
       policy: `Brkga.policy` or `Auto.policy` of a method that is named: ``"regal-primed"`` (also
         ``"default"``) or ``"regal-faithful"``, the papers' policy, for weights of the package; a file of
         weights, or a `Policy`; ``"none"`` for uniform draws. With ``None``, ``"auto"`` uses the weights of

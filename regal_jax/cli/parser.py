@@ -1,6 +1,7 @@
 """The parser of ``regal-jax``: all commands, their arguments and their help."""
 
 import argparse
+from typing import Final
 
 from regal_jax.cli import commands
 from regal_jax.cli.apply import add_apply
@@ -69,13 +70,16 @@ has planned before. A graph whose workers die three times is given up and named 
 plans. docs/many_machines.md says more.
 
 With --watch, a file is taken when it has not changed for the seconds of --every; names that begin with a dot
-are passed over. What cannot be planned is one line on stderr and costs nothing else; it is tried again when
-the file changes. A graph that has a plan in --out-dir is not planned again. --time-limit is for each turn.
+are passed over. What cannot be planned is one line on stderr, is tried again when the file changes, and makes
+the exit code 2. A graph that has a plan in --out-dir is not planned again. --time-limit is for each turn.
 
 exit codes: 0 done (Ctrl-C too, with the best plans so far); 2 bad input; 3 the best plan found does not
 fit the memory (the message says whether any can); 130 interrupted before there was a plan; 143 ended by
 SIGTERM, which acts like Ctrl-C: the best plans so far are saved.
 """
+
+_DEFAULT_GRAPH: Final = "default: the example moe-small"
+_GRAPH: Final = f"the graph ({_DEFAULT_GRAPH})"
 
 
 def _pin(text: str) -> tuple[str, list[int]]:
@@ -92,17 +96,17 @@ def _setting(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _source(parser: argparse.ArgumentParser, *, several: bool = False) -> None:
+def _source(parser: argparse.ArgumentParser, *, several: bool = False, help_: str = _GRAPH) -> None:
     if several:
-        parser.add_argument("files", nargs="*", metavar="FILE", help="the graphs (default: an example)")
+        parser.add_argument("files", nargs="*", metavar="FILE", help=f"graphs ({_DEFAULT_GRAPH})")
     else:
-        parser.add_argument("file", nargs="?", metavar="FILE", help="the graph (default: an example)")
+        parser.add_argument("file", nargs="?", metavar="FILE", help=help_)
     parser.add_argument("--example", metavar="NAME", help="a model that regal_jax defines; see 'show'")
     parser.add_argument("--format", metavar="NAME", help="format of the file, if its name does not tell it")
     parser.add_argument(
         "--profile",
         metavar="NAME",
-        help="device of the runtimes of an example, ONNX model or compiled program: h200, a100, ...",
+        help="device of the runtimes of an example, ONNX model or compiled program: a100, ... (default h200)",
     )
     parser.add_argument(
         "--dim",
@@ -136,18 +140,19 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--objective", choices=("makespan", "peak-memory"), default="makespan", help="(default makespan)"
     )
-    _budget(parser)
+    _budget(parser, "20000; for peak memory on one device 5000")
     described = "; ".join(f"{entry.name}: {entry.summary}" for entry in own_entries())
     _method(
         parser,
         f"{described}; or a heuristic: critical-path, heft, ...; an unknown name lists all "
-        "(default auto, but brkga with a --policy of your own)",
+        "(default auto, but brkga with any --policy except default and none)",
+        "population=200 of brkga, or brkga.population=200 of auto",
     )
     parser.add_argument(
         "--policy",
         metavar="NAME|FILE",
-        help="guide of the search: regal-primed (also called default) or regal-faithful "
-        "for weights of the package, a file of weights, or none "
+        help="guide of the search: regal-primed (its other name, default, leaves the method auto) or "
+        "regal-faithful for weights of the package, a file of weights, or none "
         "(default none; for --method auto without compiled loops regal-primed, if it fits the problem)",
     )
     _starts(parser)
@@ -180,9 +185,13 @@ def _order(parser: argparse.ArgumentParser) -> None:
     """``regal-jax order``: a search on one device for the least peak memory."""
     _source(parser, several=True)
     parser.add_argument("--memory", default="inf", help="capacity of the device: 16GiB (default inf)")
-    _budget(parser)
+    _budget(parser, "5000")
     names = ("auto", "order-search", "topoformer", "beam", "approximate-dp", "depth-first-dp", "xla-best")
-    _method(parser, f"{', '.join(names)} or another one of 'regal-jax optimize' (default auto)")
+    _method(
+        parser,
+        f"{', '.join(names)} or another one of 'regal-jax optimize' (default auto)",
+        "samples=64 of topoformer, or brkga.population=200 of auto",
+    )
     _starts(parser)
     _results(parser)
     parser.set_defaults(
@@ -191,12 +200,12 @@ def _order(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _budget(parser: argparse.ArgumentParser) -> None:
+def _budget(parser: argparse.ArgumentParser, default: str) -> None:
     parser.add_argument(
         "--evaluations",
         type=count,
         metavar="N",
-        help="search budget, spent in whole generations (default 20000, for peak memory on one device 5000)",
+        help=f"search budget: how many candidates are evaluated (default {default})",
     )
     parser.add_argument("--time-limit", type=seconds, metavar="S", help="stop the search after S seconds")
     parser.add_argument("--seed", type=seed, default=0, help="seed of the search (default 0)")
@@ -209,7 +218,7 @@ def _budget(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _method(parser: argparse.ArgumentParser, help_: str) -> None:
+def _method(parser: argparse.ArgumentParser, help_: str, settings: str) -> None:
     parser.add_argument("--method", metavar="NAME", help=help_)
     parser.add_argument(
         "--set",
@@ -217,13 +226,15 @@ def _method(parser: argparse.ArgumentParser, help_: str) -> None:
         type=_setting,
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of the method: population=200, or brkga.population=200 of auto; may be repeated",
+        help=f"a setting of the method: {settings}; may be repeated",
     )
 
 
 def _starts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--no-warm-start", action="store_true", help="plain BRKGA: no heuristic in its first population"
+        "--no-warm-start",
+        action="store_true",
+        help="search without the plans of heuristics; the result may be worse than theirs",
     )
     parser.add_argument(
         "--warm-start",
@@ -286,7 +297,7 @@ def _others(subparsers: Subparsers) -> None:
             "file, list the examples."
         ),
     )
-    _source(show)
+    _source(show, help_="the graph or the plan (default: list the examples)")
     show.add_argument("--plot", metavar="FILE", help="draw the plan or the graph (.png, .pdf, .svg)")
     show.set_defaults(run=commands.show)
 

@@ -56,10 +56,12 @@ def add_train(subparsers: Subparsers) -> None:
     """Adds the command to the parser."""
     train = subparsers.add_parser(
         "train",
-        help="train a policy on a set of graphs, Topoformer, a GFlowNet, or an insertion policy",
-        description="Train a policy that guides the search, by REINFORCE through the search itself; "
-        "Topoformer, which orders the ops of one device; a GFlowNet, which samples schedules; or a policy "
-        "that chooses the insertion moves of list search.",
+        help="train a policy that guides the search, Topoformer, a GFlowNet, or an insertion policy",
+        description="Train one of four kinds of policy. The 'system' of CONFIG.toml names the kind:\n\n"
+        "  regal       guides the search, trained by REINFORCE through the search itself (default)\n"
+        "  topoformer  orders the ops of one device\n"
+        "  gflownet    samples schedules\n"
+        "  insertion   chooses the insertion moves of list search",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -68,7 +68,7 @@ def _heuristic(name: str) -> "Callable[[], Solver]":
 
 
 _ENTRIES: Final = (
-    Entry("auto", "Auto", "what pays: a search on the host, then BRKGA", _solver("Auto"), warm_start=True),
+    Entry("auto", "Auto", "a search on the host, BRKGA where that pays", _solver("Auto"), warm_start=True),
     Entry("brkga", "BRKGA", "genetic search by random keys", _solver("Brkga")),
     Entry("annealing", "Annealing", "simulated annealing", _solver("Annealing")),
     Entry("local-search", "Local search", "walks that accept what is not worse", _solver("LocalSearch")),
