@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -180,7 +179,7 @@ class _Watch:
         self.status = Status.BUDGET
         self._settings, self._goal, self._interrupted = settings, goal, interrupted
         self._report, self._plans = report, plans
-        self._reports_at = time.monotonic() + _EVERY
+        self._quiet = Deadline(_EVERY)
         self._deadline = Deadline(seconds)
         self._steps = self._spent = self._last = 0
         self._whole = False
@@ -202,7 +201,7 @@ class _Watch:
         before = search.evaluations
 
         def ends() -> bool:
-            if self._report is not None and time.monotonic() >= self._reports_at:
+            if self._report is not None and self._quiet.over:
                 self._tell(self._report, search, before, found)
             return self._ends(search, before)
 
@@ -229,7 +228,7 @@ class _Watch:
         if self._plans and search.best < self._told:
             plan, self._told = found(search), search.best
         report(self._spent + search.evaluations - before, plan)
-        self._reports_at = time.monotonic() + max(_EVERY, clock.spent / _PLANS_SHARE)
+        self._quiet = Deadline(max(_EVERY, clock.spent / _PLANS_SHARE))
 
     def _ends(self, search: HostSearch, before: int) -> bool:
         done, last = self._spent + search.evaluations - before, self._last
