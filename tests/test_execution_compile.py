@@ -189,6 +189,33 @@ def test_a_donated_argument_is_returned_transposed():
     np.testing.assert_array_equal(made(jnp.array(X))[0], X.T)
 
 
+DEFAULT_FLAGS = """
+import jax, jax.numpy as jnp, numpy as np, regal_jax
+
+def step(state):
+    a, b, c, d, e = state
+    total = sum((jnp.sin(jnp.tanh(a * i) @ a) @ a).sum() for i in range(1, 5)) * 1e-3
+    c = c.at[jnp.array([0, 3])].add(d[:2])
+    return [a.T, jnp.roll(b, 1, 0) + total, c, jnp.cumsum(e, 0) * 0.1, d.at[2].set(e[1])], total
+
+make = lambda: [jnp.array(np.random.default_rng(i).normal(size=(32, 32)), jnp.float32) for i in range(5)]
+fn = regal_jax.compile(step, make(), donate_argnums=0, evaluations=50)
+assert fn.statistics.reordered
+one, two = make(), make()
+for _ in range(3):
+    (one, x), (two, y) = jax.jit(step)(one), fn(two)
+    for left, right in zip([*one, x], [*two, y], strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-4)
+"""
+
+
+def test_results_are_equal_with_xlas_default_flags():
+    # Other tests have flags that change which instructions XLA fuses.
+    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run([sys.executable, "-c", DEFAULT_FLAGS], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_an_order_of_ours_keeps_donation():
     made = compiled(wide_step, jnp.array(X), donate_argnums=0, compiler_options=DEFAULT)
     assert made.schedule.orders
