@@ -28,6 +28,8 @@ X = np.linspace(-1, 1, 48 * 48, dtype=np.float32).reshape(48, 48)
 DEFAULT = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_DEFAULT"}
 """An option with which XLA's other scheduler is not a candidate."""
 QUICK = {"evaluations": 200, "method": "order-search"}
+EMITTERS = {"xla_cpu_use_fusion_emitters": True} if jax.__version_info__ < (0, 11) else {}
+"""XLA's emitters of fusions, which are its default and off in other tests."""
 
 
 @pytest.fixture(autouse=True)
@@ -173,13 +175,45 @@ def test_a_scatter_makes_the_new_value_of_a_donated_argument():
     def state():
         return [jnp.array(X), jnp.array(X) * 0.01]
 
-    # XLA's emitters of fusions, which are off in other tests, ended the process.
-    options = {"xla_cpu_use_fusion_emitters": True} if jax.__version_info__ < (0, 11) else {}
-    made = compiled(scattered, state(), donate_argnums=0, compiler_options=options)
+    # XLA's emitters of fusions ended the process.
+    made = compiled(scattered, state(), donate_argnums=0, compiler_options=EMITTERS)
     assert made.statistics.reordered
     assert made.statistics.after.alias == 2 * X.nbytes
     for one, two in zip(made(state()), scattered(state()), strict=True):
         np.testing.assert_allclose(one, two, rtol=1e-4, atol=1e-4)
+
+
+def test_a_donated_argument_is_returned_transposed():
+    made = compiled(lambda x: (x.T, wide(x)), jnp.array(X), donate_argnums=0, compiler_options=EMITTERS)
+    assert made.statistics.reordered
+    np.testing.assert_array_equal(made(jnp.array(X))[0], X.T)
+
+
+DEFAULT_FLAGS = """
+import jax, jax.numpy as jnp, numpy as np, regal_jax
+
+def step(state):
+    a, b, c, d, e = state
+    total = sum((jnp.sin(jnp.tanh(a * i) @ a) @ a).sum() for i in range(1, 5)) * 1e-3
+    c = c.at[jnp.array([0, 3])].add(d[:2])
+    return [a.T, jnp.roll(b, 1, 0) + total, c, jnp.cumsum(e, 0) * 0.1, d.at[2].set(e[1])], total
+
+make = lambda: [jnp.array(np.random.default_rng(i).normal(size=(32, 32)), jnp.float32) for i in range(5)]
+fn = regal_jax.compile(step, make(), donate_argnums=0, evaluations=50)
+assert fn.statistics.reordered
+one, two = make(), make()
+for _ in range(3):
+    (one, x), (two, y) = jax.jit(step)(one), fn(two)
+    for left, right in zip([*one, x], [*two, y], strict=True):
+        np.testing.assert_allclose(left, right, rtol=1e-4, atol=1e-4)
+"""
+
+
+def test_results_are_equal_with_xlas_default_flags():
+    # Other tests have flags that change which instructions XLA fuses.
+    env = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run([sys.executable, "-c", DEFAULT_FLAGS], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_order_of_ours_keeps_donation():

@@ -128,6 +128,15 @@ def test_the_prediction_equals_what_xla_assigns(number, options):
     assert TempModel(parse_module(made.as_text())).temp_bytes() == program.memory_use(made).temp
 
 
+def test_a_sort_does_not_write_over_a_value_with_another_reader():
+    def fn(x):
+        y = x @ x
+        return ((y @ y).sum() + jnp.sort(y, axis=1) @ x).sum()
+
+    made = compiled(fn, (f32(32, 32),), (), {})
+    assert TempModel(parse_module(made.as_text())).temp_bytes() == program.memory_use(made).temp
+
+
 @pytest.mark.parametrize("donated", [(), (0,)])
 @pytest.mark.parametrize("number", [6, 12])
 def test_the_prediction_holds_for_any_legal_order(number, donated):

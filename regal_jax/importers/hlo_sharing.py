@@ -119,7 +119,8 @@ def not_elementwise(
     """The instructions that do not reach the root only through elementwise instructions of their shape.
 
     Args:
-      rows: Name, opcode, dimensions and names of the operands of each, operands first.
+      rows: Name, opcode, dimensions (layout too, if it matters) and names of the operands of each, operands
+        first.
       root: Name of the root.
     """
     shapes = {name: dims for name, _, dims, _ in rows}

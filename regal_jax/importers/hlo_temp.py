@@ -331,6 +331,9 @@ def can_share(module: Module, operand: Node, inside: Path, user: Node, path: Pat
     if opcode == "triangular-solve":
         return places == [1]
     if opcode == "sort":
+        rows = module.computations[operand.computation].instructions.values()
+        if sum(operand.instruction.name in row.operands for row in rows) > 1:
+            return False
         return len(user.operands) == 1 or (len(places) == 1 and path == (places[0],))
     return opcode in ELEMENTWISE or opcode == "map"
 

@@ -78,7 +78,7 @@ class _Entry:
         """Whether a fusion uses operands only element by element, so that it may write over them."""
         places = {place for place, number in enumerate(fusion.operand_ids) if number in operands}
         called = self.computations[fusion.called_computation_ids[0]]
-        rows = [(i.id, i.opcode, tuple(i.shape.dimensions), i.operand_ids) for i in called.instructions]
+        rows = [(i.id, i.opcode, _dims_and_layout(i.shape), i.operand_ids) for i in called.instructions]
         moved = not_elementwise(rows, called.root_id)
         own = {
             i.parameter_number for i in called.instructions if i.opcode == "parameter" and i.id not in moved
@@ -88,6 +88,11 @@ class _Entry:
     def results(self, alias: Any) -> Iterator[tuple[Any, Any, _Path]]:
         for entry in alias.entries:
             yield entry, *self.maker(self.computation.root_id, tuple(entry.output_shape_index))
+
+
+def _dims_and_layout(shape: Any) -> tuple[int, ...]:
+    """Equal for arrays whose elements with equal indices are at equal places in memory."""
+    return *shape.dimensions, *shape.layout.minor_to_major
 
 
 def elide_copies(module: Any) -> None:

@@ -15,7 +15,7 @@ __all__ = ["new_executable", "new_module", "new_result"]
 # Message -> its fields as "name number type"; a star marks a repeated field.
 _MESSAGES: Final = {
     "Aliasing": ("output_shape_index 1 int64*", "operand_index 2 int64", "operand_shape_index 3 int64*"),
-    "Layout": ("tail_padding_alignment_in_elements 16 int64",),
+    "Layout": ("minor_to_major 1 int64*", "tail_padding_alignment_in_elements 16 int64",),
     "Shape": ("element_type 2 int64", "dimensions 3 int64*", "layout 5 Layout"),
     "Literal": ("shape 1 Shape", "preds 2 bool*"),
     "Instruction": (

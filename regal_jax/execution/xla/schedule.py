@@ -21,7 +21,7 @@ from regal_jax.storage.reading import read_limited
 __all__ = ["MemoryUse", "Schedule", "keep_program", "kept_program", "kept_schedule"]
 
 _FORMAT: Final = "regal_jax.schedule"
-_VERSION: Final = 3
+_VERSION: Final = 4
 _SUFFIX: Final = ".program"
 _LEVEL: Final = 1
 """Compression that takes little time."""
