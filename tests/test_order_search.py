@@ -63,7 +63,7 @@ def test_it_proves_the_optimum_of_small_graphs(
     plan = search.plan()
     assert plan is not None
     plan.verify(graph)
-    assert plan.provenance["proven"]
+    assert (plan.provenance["status"], plan.provenance["bound"]) == ("optimal", plan.objective_value)
     assert search.evaluations < 10**6
     assert search.best == plan.objective_value == brute_force(graph, ONE, PEAK).objective_value
     assert search.proven_bytes == search.best
@@ -97,7 +97,7 @@ def test_what_it_says_is_what_the_replay_says(
     plan.verify(graph)
     peak = order_peak(graph, plan.event_ids(graph))
     assert plan.objective_value == peak >= least.peak
-    assert not plan.provenance["proven"] or peak == least.peak
+    assert "status" not in plan.provenance or peak == least.peak
     assert search.proven_bytes <= least.peak
     if math.isfinite(search.best):
         assert search.best == peak
@@ -486,3 +486,21 @@ def test_the_network_does_not_run_in_a_search_with_a_short_time_limit(
 def test_weights_that_there_are_not_are_refused_at_once(weights: object, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^weights: .*{message}"):
         OrderSearch(weights=weights)
+
+
+@pytest.mark.parametrize("method", ["order-search", "auto"])
+def test_plans_say_that_their_peak_is_proven(method: str) -> None:
+    graph = generate("layered", 25, seed=1)
+    options: Any = {"objective": PEAK, "method": method, "evaluations": 2000, "seed": 0}
+    plan = optimize(graph, ONE, **options)
+    assert plan.objective_value == depth_first_dp(graph).peak > plan.lower_bound
+    said = plan.provenance
+    assert (said["status"], said["bound"], said["stopped"]) == ("optimal", plan.objective_value, "optimal")
+    assert said["evaluations"] < 2000
+    assert "optimal, as the solver has proven" in str(plan)
+    # A plan with the same peak that was made before the proof may be the best one.
+    again = optimize(graph, ONE, warm_start=plan, **options)
+    assert again.provenance["status"] == "optimal"
+    # The optimum of a contracted graph is none of the graph.
+    contracted = optimize(graph, ONE, contract=True, **options)
+    assert contracted.optimal or "status" not in contracted.provenance

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -164,8 +164,9 @@ class OrderSearchRun(HostSearch):
         """The best plan so far; ``None`` before the first."""
         if self._profile is None:
             return None
-        said = {"method": "order-search", "partial_orders": self._made, "proven": self._lower >= self._peak}
+        said: dict[str, Any] = {"method": "order-search", "partial_orders": self._made}
         said |= {"guided": True} if self._guide is not None else {}
+        said |= {"status": "optimal", "bound": self._peak} if self._lower >= self._peak else {}
         placement = np.zeros(self.graph.num_ops, np.int64)
         return Plan.from_events(
             *(self.graph, self.cluster, placement, self._profile.order), objective=Objective.PEAK_MEMORY,

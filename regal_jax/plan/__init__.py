@@ -11,7 +11,7 @@ from regal_jax.plan.drafts import BestDraft
 from regal_jax.plan.fitness import plan_fitness
 from regal_jax.plan.limits import ROUNDING, meets_bound, why_impossible
 from regal_jax.plan.order_bound import Lives, least_peak, order_bound
-from regal_jax.plan.plan import Plan, PlanStatus
+from regal_jax.plan.plan import Plan, PlanStatus, proof_of
 from regal_jax.plan.replay import Timeline, outcome, replay, transfer_event
 from regal_jax.plan.schedule import insert_transfers, needed_transfers
 from regal_jax.plan.verify import check_graph, verify
@@ -43,6 +43,7 @@ __all__ = [
     "outcome",
     "parallelism",
     "plan_fitness",
+    "proof_of",
     "replay",
     "transfer_event",
     "verify",

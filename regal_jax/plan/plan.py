@@ -380,6 +380,12 @@ def without_proof(provenance: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in provenance.items() if name not in _PROOF}
 
 
+def proof_of(plan: Plan) -> dict[str, Any]:
+    """The entries of a plan's provenance by which a solver has proven it optimal; none if none has."""
+    said = plan.provenance
+    return {name: said[name] for name in _PROOF if name in said and said.get("status") == "optimal"}
+
+
 def _json_values(value: Any, where: str) -> Any:
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()

@@ -29,6 +29,7 @@ from regal_jax.solvers.loop.outcome import (
     device_turn,
     ended_with,
     finished_plan,
+    proven,
 )
 from regal_jax.solvers.loop.pool import HostPool
 from regal_jax.solvers.loop.progress import Bar
@@ -184,9 +185,10 @@ class Call:
             self._watch.see(member, plan if made is None else made[member].expand(plan), evaluations)
 
     def _meets_bound(self, member: int) -> bool:
+        """Whether the best plan is optimal, by its bound or a proof."""
         whole = self._best_uncontracted[member]
         best = [*self._known[member][:1], *([] if whole is None else [whole])]
-        return any(plan.optimal for plan in best)
+        return any(plan.optimal for plan in best) or bool(proven(self._known[member]))
 
     def _finish(self, member: int, ended: Status | None = None) -> None:
         """Makes the plan of a graph without further turns; after its budget the solver may replace it."""

@@ -11,7 +11,7 @@ from regal_jax.encoding import Proposal, genes_to_keys
 from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS, Work, counting
-from regal_jax.plan import Objective, Plan, decode_order, decode_placement
+from regal_jax.plan import Objective, Plan, decode_order, decode_placement, proof_of
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.versions import package_versions
 from regal_jax.search import SearchResult, Status
@@ -23,7 +23,9 @@ from regal_jax.solvers.loop.replayed import replayed
 from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.loop.turns import Turn, improves
 
-__all__ = ["Start", "constructed_plans", "decoded_plan", "device_turn", "ended_with", "finished_plan"]
+__all__ = [
+    "Start", "constructed_plans", "decoded_plan", "device_turn", "ended_with", "finished_plan", "proven",
+]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,6 +126,7 @@ def finished_plan(
         "config": dataclasses.asdict(solver.config),
         **_parts(settings, cluster.num_devices, turns),
         "history": _joined([turn.history for turn in turns]) if turns else _at_once(best),
+        **proven(known),
     }
     others = [plan for plan in known if plan.provenance.get("method") != solver.name]
     if others or hosted:
@@ -134,6 +137,16 @@ def finished_plan(
         # A part of the method has found the plan.
         provenance["found_by"] = best.provenance["method"]
     return dataclasses.replace(best, provenance=provenance)
+
+
+def proven(known: Sequence[Plan]) -> dict[str, Any]:
+    """What a search has proven of the best of some plans, as entries of its provenance; often nothing.
+
+    Args:
+      known: Plans of one graph, best first. The proof may be that of another plan of the same value.
+    """
+    proofs = (proof_of(plan) for plan in known if plan.sort_key == known[0].sort_key)
+    return next(filter(None, proofs), {})
 
 
 def decoded_plan(batch: Batch, row: int, genes: Any, settings: Settings) -> Plan:
