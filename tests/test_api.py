@@ -147,7 +147,7 @@ def test_rows_are_those_of_the_graphs_that_are_due(monkeypatch):
         made.append((len(share.members), share.rows))
         return make_batch(share, *more)
 
-    monkeypatch.setattr("regal_jax.solvers.loop.call.next_turn", turn)
+    monkeypatch.setattr("regal_jax.solvers.loop.members.next_turn", turn)
     monkeypatch.setattr("regal_jax.solvers.loop.call.make_batch", recorded)
     monkeypatch.setattr("regal_jax.solvers.loop.call.available_cores", lambda: 16)
     graphs = [generate("erdos-renyi", 6, seed=seed) for seed in range(48)]

@@ -297,7 +297,7 @@ def test_where_nothing_can_be_gained_the_host_has_the_rest(graphs, monkeypatch):
     assert next_turn([turn_of_host(0)], 3, both, settled=True) == (1, 3)
 
     asked = []
-    monkeypatch.setattr("regal_jax.solvers.loop.call.is_settled", lambda plan: asked.append(plan) or True)
+    monkeypatch.setattr("regal_jax.solvers.loop.members.is_settled", lambda plan: asked.append(plan) or True)
     with pytest.warns(UserWarning, match="the policy guided no search"):
         plan = optimize(graphs[0], TWO, method="auto", evaluations=150, policy="default")
     assert set(told_parts(plan)) == {"ListSearchConfig"}

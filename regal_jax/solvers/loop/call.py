@@ -1,6 +1,5 @@
 """One call of `optimize_many`: heuristics, then searches in batches, and a plan for every graph."""
 
-import bisect
 import collections
 import dataclasses
 import math
@@ -22,6 +21,7 @@ from regal_jax.solve import graph_keys, solve_in_parts
 from regal_jax.solvers import Constructive, DeviceStage, HostStage
 from regal_jax.solvers.loop.batches import Batch, Share, is_alone, make_batch, narrowed
 from regal_jax.solvers.loop.host_turns import HostRun, begin_run
+from regal_jax.solvers.loop.members import Members
 from regal_jax.solvers.loop.outcome import (
     Start,
     constructed_plans,
@@ -29,14 +29,12 @@ from regal_jax.solvers.loop.outcome import (
     device_turn,
     ended_with,
     finished_plan,
-    proven,
 )
 from regal_jax.solvers.loop.pool import HostPool
 from regal_jax.solvers.loop.progress import Bar
-from regal_jax.solvers.loop.runs import best_of_runs
 from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.loop.starts import starting_plans
-from regal_jax.solvers.loop.turns import Turn, is_settled, next_turn
+from regal_jax.solvers.loop.turns import Turn
 from regal_jax.solvers.loop.watch import Watch
 
 __all__ = ["Call"]
@@ -69,10 +67,9 @@ class _Group:
 
 
 class Call:
-    """The state of a call: known plans and finished graphs, which survive an interrupt at any time.
+    """Runs heuristics and turns until every member is done. What is known survives an interrupt at any time.
 
-    With several runs of each graph, every run is a member of its own: run ``r`` of graph ``i`` has the index
-    ``i * runs + r`` among pairs, contractions and earlier plans.
+    With several runs of each graph, pairs, contractions and earlier plans are those of the `Members`.
     """
 
     def __init__(
@@ -87,11 +84,10 @@ class Call:
         deadline: Deadline,
     ) -> None:
         self._pairs = pairs
-        self._contractions = contractions
+        self._members = Members(
+            pairs, settings, on_plan, contractions=contractions, earlier=earlier, watch=watch
+        )
         self._settings = settings
-        self._on_plan = on_plan
-        self._known = [list(plans) for plans in earlier]
-        self._turns: list[list[Turn]] = [[] for _ in pairs]
         self._on_host: dict[tuple[int, int], HostRun] = {}
         self._reports: queue.SimpleQueue[tuple[int, int, Plan | None]] = queue.SimpleQueue()
         """Members, evaluations of their turns and better plans, which searches on the host report."""
@@ -100,15 +96,6 @@ class Call:
         self._starts = [Start() for _ in pairs]
         self._heuristic: dict[int, list[Plan]] = {}
         """Plans of heuristics of the graph that began last, by its first run."""
-        self._best_uncontracted: list[Plan | None] = [None] * len(pairs)
-        if contractions is not None:
-            self._known = [
-                list(map(c.project, plans)) for c, plans in zip(contractions, earlier, strict=True)
-            ]
-            self._best_uncontracted = [next(iter(plans), None) for plans in earlier]
-            for known in self._known:
-                known.sort(key=lambda plan: plan.sort_key)
-        self._plans: dict[int, Plan] = {}
         self._watch = watch
         self._deadline = deadline
         self._threads: tuple[HostPool, Callable[[], bool]] | None = None
@@ -133,76 +120,30 @@ class Call:
                     else self._search_all(shares, bar)
                 )
         except KeyboardInterrupt:
-            if not self._plans and not any(self._known):
+            if not self._members.plans and not any(self._members.known):
                 raise
             ended = Status.INTERRUPTED
         with first_interrupt_waits():
             for i in range(len(self._pairs)):
-                if i in self._made and i not in self._plans:
-                    self._done(i, self._made[i])
-                elif i not in self._plans:
+                if i in self._made and i not in self._members.plans:
+                    self._members.done(i, self._made[i])
+                elif i not in self._members.plans:
                     self._finish(i, ended)
-        return [self._best_of(graph) for graph in range(len(self._pairs) // settings.runs)]
-
-    def _run_of(self, member: int) -> int:
-        """The number of a member among the runs of its graph."""
-        return member % self._settings.runs
-
-    def _best_of(self, graph: int) -> Plan:
-        """The best plan of all runs of a graph."""
-        runs = self._settings.runs
-        return best_of_runs([self._plans[graph * runs + run] for run in range(runs)])
-
-    def _done(self, member: int, plan: Plan) -> None:
-        if self._contractions is not None:
-            plan = self._contractions[member].expand(plan)
-            other = self._best_uncontracted[member]
-            if other is not None and other.sort_key < plan.sort_key:
-                best_from = {"best_from": other.provenance["method"]}
-                plan = dataclasses.replace(other, provenance={**plan.provenance, **best_from})
-            said = dict(plan.provenance)
-            if said.get("stopped") == "optimal" and not plan.optimal:
-                # Only the contracted graph was solved to optimality.
-                said["stopped"] = "contraction optimal"
-            if "history" in said:
-                said["history"] = ended_with(said["history"], said["evaluations"], plan)
-            plan = dataclasses.replace(plan, provenance=said)
-        self._plans[member] = plan
-        self._watch.see(member, plan, plan.provenance.get("evaluations", 0))
-        runs = self._settings.runs
-        graph = member // runs
-        if self._on_plan is not None and all(graph * runs + run in self._plans for run in range(runs)):
-            self._on_plan(graph, self._best_of(graph))
-
-    def _know(self, member: int, plan: Plan, evaluations: int = 0) -> None:
-        """Inserts ``plan`` into the known plans, best first; an interrupt keeps it."""
-        bisect.insort(self._known[member], plan, key=lambda plan: plan.sort_key)
-        self._tell(member, plan, evaluations)
-
-    def _tell(self, member: int, plan: Plan, evaluations: int) -> None:
-        if self._watch.enabled:
-            made = self._contractions
-            self._watch.see(member, plan if made is None else made[member].expand(plan), evaluations)
-
-    def _meets_bound(self, member: int) -> bool:
-        """Whether the best plan is optimal, by its bound or a proof."""
-        whole = self._best_uncontracted[member]
-        best = [*self._known[member][:1], *([] if whole is None else [whole])]
-        return any(plan.optimal for plan in best) or bool(proven(self._known[member]))
+        return self._members.best()
 
     def _finish(self, member: int, ended: Status | None = None) -> None:
         """Makes the plan of a graph without further turns; after its budget the solver may replace it."""
         for searched in [key for key in self._on_host if key[0] == member]:
             del self._on_host[searched]
-        known, turns, settings = self._known[member], self._turns[member], self._settings
+        known, turns, settings = self._members.known[member], self._members.turns[member], self._settings
         plan = finished_plan(*self._pairs[member], settings, known, turns, self._starts[member], ended)
-        spent = ended is None and self._contractions is None and plan.provenance["stopped"] in _SPENT
+        spent = ended is None and not self._members.contracted and plan.provenance["stopped"] in _SPENT
         if spent and self._threads is not None and settings.solver.finishes:
             pool, interrupted = self._threads
             self._made[member] = plan
             pool.submit(member, self._finished_by_solver, member, plan, interrupted)
         else:
-            self._done(member, plan)
+            self._members.done(member, plan)
 
     def _finished_by_solver(self, member: int, plan: Plan, interrupted: Callable[[], bool]) -> Plan:
         """The plan after the solver's `finish`, which runs in a thread, unless there was a Ctrl-C before."""
@@ -234,7 +175,7 @@ class Call:
             plans = constructed_plans(pairs, self._settings, solver, self._deadline.left)
             with first_interrupt_waits() as interrupted:
                 for i, plan in enumerate(plans, first):
-                    self._done(i, plan)
+                    self._members.done(i, plan)
             if interrupted():
                 return Status.INTERRUPTED
         return Status.BUDGET
@@ -309,24 +250,24 @@ class Call:
         if group.eager:
             bar.say("heuristics")
             self._run_heuristics(member, group.interrupted)
-        if self._meets_bound(member):
+        if self._members.meets_bound(member):
             self._finish(member, Status.OPTIMAL)
         self._continue(member, group)
 
     def _continue(self, member: int, group: "_Group") -> None:
         """Begins the next turn of a graph, or notes that it is due."""
-        turn = None if member in self._plans or group.interrupted() else self._due(member)
+        turn = None if member in self._members.plans or group.interrupted() else self._members.due(member)
         if turn is None:
             return
         # Turns with a share of the time limit wait until it is known how many there are.
-        if self._deadline.seconds is None and isinstance(self._stage(member, turn[0]), HostStage):
+        if self._deadline.seconds is None and isinstance(self._members.stage(member, turn[0]), HostStage):
             group.pool.submit(member, self._host_turn, member, *turn, None, group.interrupted)
         else:
             group.due[member] = turn
 
     def _search_due(self, group: "_Group", bar: Bar) -> Status:
         """The turns that are due: those of the host first; of others only one while the host is at work."""
-        stages = {i: self._stage(i, stage) for i, (stage, _) in group.due.items()}
+        stages = {i: self._members.stage(i, stage) for i, (stage, _) in group.due.items()}
         hosts = {i: stage for i, stage in stages.items() if isinstance(stage, HostStage)}
         if hosts:
             seconds = self._host_seconds()
@@ -351,7 +292,7 @@ class Call:
         if left is None:
             return None
         # The time is for all graphs that are not done, of which these are the first.
-        return left / math.ceil((len(self._pairs) - len(self._plans)) / self._workers)
+        return left / math.ceil((len(self._pairs) - len(self._members.plans)) / self._workers)
 
     def _host_turn(
         self,
@@ -364,11 +305,11 @@ class Call:
         """A turn in a thread; each search has its own random numbers."""
         if (member, stage) not in self._on_host:
             self._on_host[member, stage] = begin_run(
-                *self._pairs[member], self._settings, stage, self._run_of(member)
+                *self._pairs[member], self._settings, stage, self._members.run_of(member)
             )
         run = self._on_host[member, stage]
         return run.turn(
-            self._known[member],
+            self._members.known[member],
             evaluations,
             seconds=seconds,
             interrupted=interrupted,
@@ -376,24 +317,12 @@ class Call:
             plans=self._watch.enabled,
         )
 
-    def _stage(self, member: int, stage: int) -> HostStage | DeviceStage:
-        return self._settings.agenda(self._pairs[member][1].num_devices).stages[stage]
-
-    def _due(self, member: int) -> tuple[int, int] | None:
-        """The next stage of each graph, and its budget."""
-        agenda = self._settings.agenda(self._pairs[member][1].num_devices)
-        settled = is_settled(next(iter(self._known[member]), None))
-        return next_turn(self._turns[member], self._settings.evaluations, agenda, settled=settled)
-
     def _took(self, member: int, turn: Turn) -> None:
         """Records the result of a turn; the graph is finished if no other turn follows."""
-        before = sum(one.evaluations for one in self._turns[member])
-        self._turns[member].append(turn)
-        for plan in turn.plans:
-            self._know(member, plan, before + turn.evaluations)
-        if self._meets_bound(member):
+        self._members.took(member, turn)
+        if self._members.meets_bound(member):
             self._finish(member, Status.OPTIMAL)
-        elif self._due(member) is None:
+        elif self._members.due(member) is None:
             self._finish(member)
 
     def _in_calls(
@@ -404,7 +333,7 @@ class Call:
             groups: dict[tuple[int, int, int], list[int]] = {}
             for member in share.members:
                 if member in due:
-                    before = (self._stage(member, turn.stage) for turn in self._turns[member])
+                    before = (self._members.stage(member, turn.stage) for turn in self._members.turns[member])
                     times = sum(isinstance(stage, DeviceStage) for stage in before)
                     groups.setdefault((*due[member], times), []).append(member)
             for (stage, budget, times), members in groups.items():
@@ -415,12 +344,12 @@ class Call:
         """Runs as many heuristics as there is time for, at least one."""
         if not self._settings.warm_start:
             return
-        first = member - self._run_of(member)
+        first = member - self._members.run_of(member)
         if first != member:
             # Heuristics are the same in every run.
             for plan in self._heuristic[first]:
-                self._know(member, plan)
-            self._best_uncontracted[member] = self._best_uncontracted[first]
+                self._members.know(member, plan)
+            self._members.share_uncontracted(member, first)
             return
         clock = Deadline()
         with counting() as work:
@@ -434,15 +363,12 @@ class Call:
         self._heuristic = {member: found}
         for plan in starting_plans(graph, cluster, *rules):
             found.append(plan)
-            self._know(member, plan)
-        if self._contractions is None or self._contractions[member].original is graph:
-            return
-        # Plans of the original graph can use choices that merging removes.
-        for plan in starting_plans(self._contractions[member].original, cluster, *rules):
-            best = self._best_uncontracted[member]
-            if best is None or plan.sort_key < best.sort_key:
-                self._best_uncontracted[member] = plan
-                self._watch.see(member, plan, 0)
+            self._members.know(member, plan)
+        original = self._members.original(member)
+        if original is not None:
+            # Plans of the original graph can use choices that merging removes.
+            for plan in starting_plans(original, cluster, *rules):
+                self._members.know_uncontracted(member, plan)
 
     def _hear(self, bar: Bar) -> None:
         """Passes on what searches on the host have reported."""
@@ -452,26 +378,26 @@ class Call:
             bar.advance(spent - self._reported[member])
             self._reported[member] = spent
             if plan is not None:
-                self._tell(member, plan, sum(turn.evaluations for turn in self._turns[member]) + spent)
+                self._members.tell(member, plan, self._members.spent(member) + spent)
 
     def _came_from_host(self, member: int, result: Turn | Plan, bar: Bar) -> None:
         if isinstance(result, Plan):
-            self._done(member, result)
+            self._members.done(member, result)
         else:
             bar.advance(result.evaluations - self._reported.pop(member, 0))
             self._took(member, result)
 
     def _search(self, share: Share, number: int, budget: int, times: int, bar: Bar) -> bool:
         """Runs one turn of a batch in a compiled program; returns whether Ctrl-C ended it."""
-        settings, stage = self._settings, self._stage(share.members[0], number)
+        settings, stage = self._settings, self._members.stage(share.members[0], number)
         if not isinstance(stage, DeviceStage):
             raise TypeError(f"stage {number} is one of the host")
         config, encoding = stage.parts[0].config, stage.encoding
-        batch = make_batch(share, self._pairs, self._known, config, encoding, settings.objective)
+        batch = make_batch(share, self._pairs, self._members.known, config, encoding, settings.objective)
         if self._deadline.over:
             return False
         key = jax.random.fold_in(settings.key, np.uint32(times)) if times else settings.key
-        runs = [self._run_of(member) for member in batch.members]
+        runs = [self._members.run_of(member) for member in batch.members]
         runs += runs[-1:] * (len(batch.graphs) - len(runs))
         keys = graph_keys(key, batch.graphs, runs)
         with counting() as counted:
@@ -507,11 +433,10 @@ class Call:
 
     def _follow(self, batch: Batch, bar: Callable[[Progress], None]) -> Callable[[Progress], None]:
         """The callback of ``bar``, and of the watch for better plans."""
-        made = self._contractions
 
         def decode(row: int, progress: Progress) -> Plan:
             plan = decoded_plan(batch, row, progress.genes, self._settings)
-            return plan if made is None else made[batch.members[row]].expand(plan)
+            return self._members.expanded(batch.members[row], plan)
 
-        before = [sum(turn.evaluations for turn in self._turns[member]) for member in batch.members]
+        before = [self._members.spent(member) for member in batch.members]
         return self._watch.follow(batch.members, before, decode, bar)
