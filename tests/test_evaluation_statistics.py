@@ -262,6 +262,24 @@ def test_a_method_whose_plans_never_fit_has_no_gap(tmp_path):
     assert "paper" not in report(tmp_path / "out").table
 
 
+def test_a_reference_that_fits_with_some_seeds_does_not_improve_on_itself(tmp_path):
+    over = {"value": 1.0, "overflow": 5.0}
+    results = {
+        **column("brkga/table/0", [90.0, 100.0, over, over]),
+        **column("brkga/table/1", [110.0, over, over, over]),
+        **column("brkga/table/2", [100.0, 200.0, 300.0, over]),
+        **column("auto/table/0", [50.0, 75.0, over, 10.0]),
+    }
+    jobs = [*(job("brkga", "table", seed) for seed in range(3)), job("auto", "table", 0)]
+    write(tmp_path / "out", jobs, results, capacity=1.2)
+    found = report(tmp_path / "out").comparison
+    np.testing.assert_array_equal(found.reference, [100, 150, 300, np.nan])
+    plain, auto = found.rows
+    np.testing.assert_allclose(plain.saved, [0, 0, 0, np.nan], atol=1e-12)
+    # Two thirds of the searches fit on the second graph, a third on the third, where `auto` does not.
+    np.testing.assert_allclose(auto.saved, [0.5, 0.5 * 2 / 3 + 1 / 3, -1 / 3, 1])
+
+
 def test_the_curve_is_read_from_the_history(made):
     curves = report(made).comparison.curves
     assert list(curves) == ["BRKGA"]

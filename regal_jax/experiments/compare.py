@@ -249,17 +249,36 @@ class _Column:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Reference:
-    """Mean over all searches of the reference whose plan fits; mean overflow where none fits."""
+    """All searches of the reference, ``[B]`` each.
+
+    Attributes:
+      columns: The searches.
+      value: Mean over those whose plan fits.
+      overflow: 0 where a plan fits, the mean overflow where none does.
+      share: Share of the searches whose plan fits.
+    """
 
     columns: Sequence[_Column]
     value: _Array
     overflow: _Array
+    share: _Array
 
     @classmethod
     def of(cls, columns: Sequence[_Column], size: int) -> "_Reference":
         value = _mean([c.fitting for c in columns], size)
         overflow = np.where(np.isnan(value), _mean([c.overflow for c in columns], size), 0.0)
-        return cls(columns, value, overflow)
+        share = _mean([np.where(np.isnan(c.overflow), np.nan, c.overflow == 0) for c in columns], size)
+        return cls(columns, value, overflow, share)
+
+    def saved(self, value: _Array, overflow: _Array) -> np.ndarray:
+        """`improvement` over these searches: its mean, where some of them fit and some do not.
+
+        Where neither plan fits, a mean counts no improvement. So the reference does not improve on itself.
+        """
+        saved = improvement(value, overflow, self.value, self.overflow)
+        without = np.where(np.isnan(saved), np.nan, overflow == 0)
+        some = (self.share > 0) & (self.share < 1)
+        return np.where(some, self.share * saved + (1 - self.share) * without, saved)
 
 
 def _mean(arrays: Iterable[_Array], size: int) -> np.ndarray:
@@ -289,7 +308,7 @@ def _row(
     other: bool,
 ) -> Row:
     first, size = columns[0], len(hashes)
-    saved = [improvement(c.value, c.overflow, reference.value, reference.overflow) for c in columns]
+    saved = [reference.saved(c.value, c.overflow) for c in columns]
     matched = [np.where(np.isnan(s), np.nan, s >= -TOLERANCE) for s in saved]
     fits = [np.where(np.isnan(c.overflow), np.nan, c.overflow == 0) for c in columns]
     logs = _mean([np.log(_ratio(c, best)) for c in columns], size)
@@ -365,7 +384,7 @@ def _curve(column: _Column, limits: Sequence[int], reference: _Reference) -> dic
         # In a history, a plan that does not fit is infinite; its overflow is not recorded.
         overflow = np.where(np.isinf(value), np.where(reference.overflow > 0, reference.overflow, 1.0), 0.0)
         finite = np.where(np.isinf(value), 0.0, value)
-        saved = improvement(finite, overflow, reference.value, reference.overflow)
+        saved = reference.saved(finite, overflow)
         curve[int(limit)] = bootstrap(np.where(reached, saved, np.nan))
     return curve
 
