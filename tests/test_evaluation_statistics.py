@@ -419,6 +419,18 @@ def test_damage_within_an_evaluation_is_named(made):
                 report(made)
 
 
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("objective", "speed"), ("objective", None), ("evaluations", "many"), ("capacity", "x"), ("rounds", [1])],
+)
+def test_settings_of_a_damaged_evaluation_are_named(made, name, damage):
+    whole = json.loads((made / "evaluation.json").read_text())
+    whole["config"][name] = damage
+    (made / "evaluation.json").write_text(json.dumps(whole))
+    with pytest.raises(FormatError, match=r"out: damaged evaluation .* run 'regal-jax evaluate' again"):
+        report(made)
+
+
 def test_what_is_no_evaluation(tmp_path, made):
     with pytest.raises(FormatError, match="no evaluation there"):
         report(tmp_path)
