@@ -18,6 +18,7 @@ __all__ = [
     "check_number",
     "check_setting",
     "check_whole",
+    "counted",
     "is_number",
     "known_name",
     "real",
@@ -169,6 +170,22 @@ def known_name(name: str, known: Iterable[str]) -> str:
       ('brkga', 'BFS')
     """
     return {each.lower(): each for each in known}.get(name.lower(), name)
+
+
+def counted(number: int, what: str, several: str = "") -> str:
+    """A number of things, for a message.
+
+    Args:
+      number: How many.
+      what: The word for one of them.
+      several: The word for more; ``what`` with an "s" by default.
+
+    Examples:
+      >>> from regal_jax.checks import counted
+      >>> counted(1, "device"), counted(2000, "op"), counted(0, "search", "searches")
+      ('1 device', '2,000 ops', '0 searches')
+    """
+    return f"{number:,} {what if number == 1 else several or f'{what}s'}"
 
 
 def shown(value: Any) -> str:

@@ -156,7 +156,7 @@ def test_a_run_with_damaged_best_weights_is_refused_before_it_goes_on(tmp_path):
     path = tmp_path / "policy.safetensors"
     path.write_bytes(path.read_bytes()[:-20])
     before = {p: p.read_bytes() for p in tmp_path.glob("**/*.*")}
-    with pytest.raises(FormatError, match=r"policy\.safetensors: .*; it had the weights of step \d+, the best"):
+    with pytest.raises(FormatError, match=r"policy\.safetensors: .*; it had the weights of step \d+"):
         one_device(tiny_config(), tmp_path)
     assert {p: p.read_bytes() for p in tmp_path.glob("**/*.*")} == before
 

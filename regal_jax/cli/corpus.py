@@ -6,6 +6,7 @@ import pathlib
 import sys
 from typing import Any
 
+from regal_jax.checks import counted
 from regal_jax.cli.arguments import Subparsers, add_engine, count, folder_name, seconds
 from regal_jax.cli.progress import progress_bars
 
@@ -119,7 +120,11 @@ def _sample(args: argparse.Namespace) -> int:
     if not args.quiet:
         size = sum(path.stat().st_size for path in pathlib.Path(args.out).rglob("*") if path.is_file())
         families, ops = len({r["family"] for r in records}), sum(r["ops"] for r in records)
-        print(f"{args.out}: {len(records)} graphs of {families} families, {ops:,} ops, {format_bytes(size)}")
+        print(
+            f"{args.out}: {counted(len(records), 'graph')} of "
+            f"{counted(families, 'family', 'families')}, {ops:,} ops, "
+            f"{format_bytes(size)}"
+        )
     return 0
 
 
