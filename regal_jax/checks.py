@@ -8,9 +8,9 @@ import math
 import numbers
 import operator
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
-from regal_jax.errors import ConfigError
+from regal_jax.errors import ConfigError, shortened
 
 __all__ = [
     "check_callback",
@@ -25,6 +25,9 @@ __all__ = [
     "shown",
     "whole",
 ]
+
+_MOST_SHOWN: Final = 200
+"""Most characters of a value in a message."""
 
 
 def whole(value: Any, least: int | None = None, most: int | None = None) -> int | None:
@@ -189,9 +192,17 @@ def counted(number: int, what: str, several: str = "") -> str:
 
 
 def shown(value: Any) -> str:
-    """``repr(value)`` for a message. Python refuses to write whole numbers of thousands of digits."""
+    """``repr(value)`` for a message, without its middle if it is long.
+
+    Python refuses to write whole numbers of thousands of digits.
+
+    Examples:
+      >>> from regal_jax.checks import shown
+      >>> shown("free"), len(shown([0] * 1000))
+      ("'free'", 205)
+    """
     try:
-        return repr(value)
+        return shortened(repr(value), _MOST_SHOWN)
     except ValueError:
         if isinstance(value, int):
             return f"a whole number of {value.bit_length()} bits"
