@@ -77,7 +77,8 @@ def _check(args: argparse.Namespace) -> int:
     )
     for path, line in sorted(failures.items()):
         print(f"regal-jax corpus: {path}: {line}", file=sys.stderr)
-    print(f"{len(corpus_records(args.folder)) - len(failures):,} graphs hold, {len(failures):,} do not")
+    held = counted(len(corpus_records(args.folder)) - len(failures), "graph holds", "graphs hold")
+    print(f"{held}, {counted(len(failures), 'does not', 'do not')}")
     return 1 if failures else 0
 
 
@@ -100,7 +101,7 @@ def _card(args: argparse.Namespace) -> int:
         ).as_posix()
     write_card(format_card(facts, address), args.out)
     if not args.quiet:
-        print(f"{args.out}: the card of {len(facts.distinct):,} distinct graphs")
+        print(f"{args.out}: the card of {counted(len(facts.distinct), 'distinct graph')}")
     return 0
 
 
@@ -140,7 +141,8 @@ def _splits(args: argparse.Namespace) -> int:
         families = Counter(document["families"].values())
         listed = ", ".join(f"{split} {number}" for split, number in sorted(families.items()))
         print(
-            f"{args.out}: {families.total()} families of {document['distinct']:,} distinct graphs: {listed}"
+            f"{args.out}: {counted(families.total(), 'family', 'families')} of "
+            f"{counted(document['distinct'], 'distinct graph')}: {listed}"
         )
     return 0
 
