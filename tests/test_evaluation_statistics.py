@@ -421,7 +421,7 @@ def test_damage_within_an_evaluation_is_named(made):
 
 @pytest.mark.parametrize(
     ("name", "damage"),
-    [("objective", "x"), ("objective", None), ("evaluations", "many"), ("capacity", "x"), ("rounds", [1])],
+    [("objective", "x"), ("devices", None), ("evaluations", "many"), ("capacity", "x"), ("rounds", [1])],
 )
 def test_settings_of_a_damaged_evaluation_are_named(made, name, damage):
     whole = json.loads((made / "evaluation.json").read_text())
