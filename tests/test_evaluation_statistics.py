@@ -470,3 +470,9 @@ def test_validation_over_rounds(tmp_path, made):
     found = report(made)
     assert "rounds.png" not in found.files
     assert "rounds.png is not drawn: nowhere" in found.problems[0]
+
+
+def test_cells_of_a_table_stay_in_their_row():
+    assert markdown_table(["a", "b"], [["line\nbreak", "x | y"]]).splitlines() == [
+        "| a | b |", "| --- | ---: |", "| line break | x \\| y |"
+    ]  # fmt: skip

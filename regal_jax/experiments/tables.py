@@ -201,7 +201,7 @@ def _percent(share: float | None, form: str) -> str:
 
 
 def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown; all columns but the first are flush right."""
+    """A table in Markdown; all columns but the first are flush right. Line breaks in cells are spaces."""
     rule = ["---", *(["---:"] * (len(head) - 1))]
-    rows = [[cell.replace("|", "\\|") for cell in cells] for cells in (head, rule, *lines)]
+    rows = [[" ".join(cell.split()).replace("|", "\\|") for cell in cells] for cells in (head, rule, *lines)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)
