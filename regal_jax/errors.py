@@ -19,7 +19,6 @@ __all__ = [
     "ProcessLostError",
     "ResourceError",
     "WorkerError",
-    "shortened",
 ]
 
 _MOST: Final = 2000
