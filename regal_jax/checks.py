@@ -8,9 +8,9 @@ import math
 import numbers
 import operator
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
-from regal_jax.errors import ConfigError
+from regal_jax.errors import ConfigError, shortened
 
 __all__ = [
     "check_callback",
@@ -18,12 +18,16 @@ __all__ = [
     "check_number",
     "check_setting",
     "check_whole",
+    "counted",
     "is_number",
     "known_name",
     "real",
     "shown",
     "whole",
 ]
+
+_MOST_SHOWN: Final = 200
+"""Most characters of a value in a message."""
 
 
 def whole(value: Any, least: int | None = None, most: int | None = None) -> int | None:
@@ -171,10 +175,34 @@ def known_name(name: str, known: Iterable[str]) -> str:
     return {each.lower(): each for each in known}.get(name.lower(), name)
 
 
+def counted(number: int, what: str, several: str = "") -> str:
+    """A number of things, for a message.
+
+    Args:
+      number: How many.
+      what: The word for one of them.
+      several: The word for more; ``what`` with an "s" by default.
+
+    Examples:
+      >>> from regal_jax.checks import counted
+      >>> counted(1, "device"), counted(2000, "op"), counted(0, "search", "searches")
+      ('1 device', '2,000 ops', '0 searches')
+    """
+    return f"{number:,} {what if number == 1 else several or f'{what}s'}"
+
+
 def shown(value: Any) -> str:
-    """``repr(value)`` for a message. Python refuses to write whole numbers of thousands of digits."""
+    """``repr(value)`` for a message, without its middle if it is long.
+
+    Python refuses to write whole numbers of thousands of digits.
+
+    Examples:
+      >>> from regal_jax.checks import shown
+      >>> shown("free"), len(shown([0] * 1000))
+      ("'free'", 205)
+    """
     try:
-        return repr(value)
+        return shortened(repr(value), _MOST_SHOWN)
     except ValueError:
         if isinstance(value, int):
             return f"a whole number of {value.bit_length()} bits"

@@ -6,7 +6,7 @@ wrong, where, and how to mend it.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 __all__ = [
     "ClusterError",
@@ -21,12 +21,28 @@ __all__ = [
     "WorkerError",
 ]
 
+_MOST: Final = 2000
+"""Most characters of a message; values and names in it may be of any length."""
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, without its middle if it has more than ``most`` characters.
+
+    Examples:
+      >>> from regal_jax.errors import shortened
+      >>> shortened("0123456789", 10), shortened("0123456789", 6)
+      ('0123456789', '012 ... 789')
+    """
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[len(text) - most // 2 :]}"
+
 
 class _OneLine(Exception):
-    """The base of all errors: quoted values may contain line breaks, which are escaped in the message."""
+    """The base of all errors: line breaks in quoted values are escaped, long messages lose their middle."""
 
     def __init__(self, message: str = "") -> None:
-        shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
+        shown = (
+            c if c.isprintable() else c.encode("unicode_escape").decode() for c in shortened(message, _MOST)
+        )
         super().__init__("".join(shown))
 
 

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 import regal_jax
 from regal_jax import BrkgaConfig, Cluster, Gflownet, optimize, optimize_many
 from regal_jax.checks import check_number, check_whole, is_number, real, shown, whole
+from regal_jax.datasets import generate
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.experiments import EvaluationConfig, method_names
 from regal_jax.heuristics import ListSearchConfig, OrderSearchConfig
@@ -120,6 +121,20 @@ def test_a_message_says_which_limit_is_broken_and_shows_every_value():
     # Python writes no whole number of more than 4300 digits.
     assert shown(HUGE) == "a whole number of 16610 bits"
     assert shown([HUGE]) == "a list of numbers too long to write"
+
+
+def test_long_values_and_messages_lose_their_middle():
+    long = shown("a" * 500 + "b" * 500)
+    assert long == f"'{99 * 'a'} ... {99 * 'b'}'"
+    with pytest.raises(ConfigError) as raised:
+        optimize(generate("chain", 3, 0), Cluster.uniform(2), method="x" * 20_000)
+    assert len(str(raised.value)) == 2005
+    assert str(raised.value).startswith("method: unknown 'xxx")
+    with pytest.raises(ConfigError) as raised:
+        optimize(generate("chain", 3, 0), Cluster.uniform(2), evaluations=[0] * 5000)
+    message = str(raised.value)
+    assert message.startswith("evaluations: must be a whole number")
+    assert len(message) < 300
 
 
 @pytest.mark.parametrize(

@@ -38,11 +38,11 @@ def test_build_and_show(capsys):
     assert "train: 3 graphs, 3 topologies" in out
     (path,) = pathlib.Path("set/test").iterdir()
     assert run("dataset", "show", path) == 0
-    assert "graphs: 1 graphs, 1 topologies" in capsys.readouterr().out
+    assert "graphs: 1 graph, 1 topology" in capsys.readouterr().out
     path.write_text("node {")
     assert run("dataset", "show", "set") == 0
     out, err = capsys.readouterr()
-    assert "set: 4 graphs, 1 broken files" in out
+    assert "set: 4 graphs, 1 broken file" in out
     assert err.count("\n") == 1
     assert path.name in err
 

@@ -1,12 +1,14 @@
 """Repeated calls of ``regal-jax optimize --out-dir``, and ``--warm-start``."""
 
+import functools
 import json
 import os
 import pathlib
 
 import pytest
 
-from regal_jax.cli import main
+from regal_jax import api
+from regal_jax.cli import main, resume
 from regal_jax.datasets import generate
 from regal_jax.importers import load_graph, save_graph
 from regal_jax.plan import Plan
@@ -44,6 +46,61 @@ def test_a_better_plan_is_never_replaced(capsys):
     assert lines["b.json"].endswith("; plan saved to plans/b.plan.json")
     assert FILE.read_bytes() == before
     assert sorted(os.listdir("plans")) == ["a.plan.json", "b.plan.json"]
+
+
+def search(real, *given, **options):
+    options.pop("on_plan", None)
+    real(*given, **options)
+    raise KilledError
+
+
+class KilledError(Exception):
+    """Ends a command before it saves anything itself."""
+
+
+@pytest.fixture
+def killed(monkeypatch):
+    """Runs the command, whose searches end as if it were killed after them."""
+
+    def call(*args):
+        with monkeypatch.context() as patched:
+            patched.setattr(resume, "_SHARE", float("inf"))  # However long saving takes.
+            for name, real in (("optimize", api.optimize), ("optimize_many", api.optimize_many)):
+                patched.setattr(api, name, functools.partial(search, real))
+            with pytest.raises(KilledError):
+                run(*args)
+
+    return call
+
+
+@pytest.mark.parametrize("files", [("a.json",), ("a.json", "b.json")], ids=len)
+def test_a_killed_search_leaves_its_best_plan_so_far_in_the_folder(files, killed, capsys):
+    killed(*files, "--out-dir", "plans", "--evaluations", 600)
+    plan = Plan.load(FILE)
+    plan.verify(load_graph("a.json"))
+    assert run(*files, "--out-dir", "plans", "--method", "bfs") == 0
+    assert "kept the plan in plans/a.plan.json" in capsys.readouterr().out
+    killed(*files, "--out-dir", "plans", "--method", "random-topological")
+    assert Plan.load(FILE).sort_key == plan.sort_key
+    good = plan.sort_key
+    FILE.unlink()
+    killed(*files, "--out-dir", "plans", "--method", "random-topological")
+    worse = Plan.load(FILE)
+    assert good < worse.sort_key
+    killed(*files, "--out-dir", "plans", "--evaluations", 600)
+    assert Plan.load(FILE).sort_key <= good
+
+
+def test_a_killed_search_leaves_its_plan_in_a_new_file_alone(killed):
+    killed("a.json", "--out", "new.json", "--method", "bfs")
+    plan = Plan.load("new.json")
+    assert plan.graph_hash == load_graph("a.json").content_hash
+    before = pathlib.Path("new.json").read_bytes()
+    killed("a.json", "--out", "new.json", "--evaluations", 600)
+    assert pathlib.Path("new.json").read_bytes() == before
+    pathlib.Path("other").write_text("mine")
+    killed("a.json", "--out", "other", "--evaluations", 600)
+    assert pathlib.Path("other").read_text() == "mine"
 
 
 def test_a_search_goes_on_from_the_folder_and_a_better_plan_is_saved(capsys):

@@ -1,6 +1,7 @@
 """Clusters, and errors for clusters that do not fit their graph."""
 
 import copy
+import dataclasses
 import math
 
 import numpy as np
@@ -75,6 +76,11 @@ def test_a_graph_that_the_cluster_cannot_run():
     b.add_op("a", runtime=[1, 2, 3])
     with pytest.raises(ClusterError, match="runtimes for 3 devices, the cluster has 2"):
         runtime_matrix(b.build(), Cluster.uniform(2))
+    b = GraphBuilder()
+    b.add_op("a")
+    one = dataclasses.replace(b.build(), runtime=np.ones((1, 1)))
+    with pytest.raises(ClusterError, match="runtimes for 1 device, the cluster has 2"):
+        runtime_matrix(one, Cluster.uniform(2))
     b = GraphBuilder()
     b.add_op("a", allowed_devices=[2, 5])
     with pytest.raises(ClusterError, match=r"'a'.* none of the cluster's 2 devices"):

@@ -7,7 +7,7 @@ for one seed in 16,000.
 import numpy as np
 import pytest
 
-from regal_jax.datasets import SPLITS, Recipe, draw_candidate, generate
+from regal_jax.datasets import SPLITS, Recipe, draw_candidate, generate, topologies
 from regal_jax.datasets.regal import regal_graph
 from regal_jax.datasets.topologies import (
     TOPOLOGIES,
@@ -17,6 +17,7 @@ from regal_jax.datasets.topologies import (
     stochastic_block,
     watts_strogatz,
 )
+from regal_jax.errors import ConfigError
 
 GRAPHS = 1000
 
@@ -123,6 +124,24 @@ def test_stochastic_blocks_are_dense_inside_and_hardly_joined():
     across = sum(map(len, graphs)) - inside
     within(inside, GRAPHS * inside_pairs * 0.3, GRAPHS * inside_pairs * 0.3 * 0.7)
     within(across, GRAPHS * across_pairs * 0.001, GRAPHS * across_pairs * 0.001 * 0.999)
+
+
+def test_more_blocks_than_nodes_are_as_many():
+    joined = [stochastic_block(np.random.default_rng(0), 50, blocks=b, p_out=0.5) for b in (50, 10**18)]
+    np.testing.assert_array_equal(*joined)
+
+
+@pytest.mark.parametrize("name", ["erdos-renyi", "watts-strogatz", "stochastic-block"])
+def test_pairs_that_do_not_fit_into_memory_are_refused(name, monkeypatch):
+    with pytest.raises(
+        ConfigError, match=r"n: all pairs of 9,999,998 ops need about \d+\.\d GiB of .*; give fewer"
+    ):
+        generate(f"regal-{name}", 10_000_000 - 2, 0)
+    monkeypatch.setattr(topologies, "machine_memory", lambda: 6 * 10 * 9 // 2)
+    with pytest.raises(ConfigError, match="n: all pairs of 11 ops"):
+        TOPOLOGIES[name](np.random.default_rng(0), 11)
+    if name == "watts-strogatz":
+        assert len(TOPOLOGIES[name](np.random.default_rng(0), 10)) == 20
 
 
 def test_orient_points_forward_and_keeps_the_degrees():

@@ -315,6 +315,7 @@ def test_arguments_that_name_no_processes(tmp_path, monkeypatch, capsys):
         ({"count": 0}, "processes: is 0; give a whole number from 1"),
         ({"index": -1}, "process: is -1; give a whole number from 0"),
         ({"coordinator": "node0"}, "coordinator: is 'node0'; give HOST:PORT"),
+        ({"coordinator": 3}, "coordinator: is 3; give HOST:PORT"),
         ({"heartbeat": 0.5}, "heartbeat: is 0.5; give a number of seconds from 1"),
         ({"heartbeat": float("nan")}, "heartbeat: is nan; give a number of seconds from 1"),
     ):

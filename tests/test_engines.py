@@ -90,9 +90,12 @@ def test_an_address_is_checked_before_ray_tries_it():
             check_address(f"127.0.0.1:{port}")
         free.listen()
         check_address(f"127.0.0.1:{port}")
-    for wrong in ("nonsense", "host:", ":1", "host:99999"):
+    for wrong in ("nonsense", "host:", ":1", "host:99999", "host:" + "9" * 5000):
         with pytest.raises(ConfigError, match="is no address of a Ray cluster"):
             check_address(wrong)
+    for host in ("x" * 70, "a..b"):
+        with pytest.raises(ConfigError, match="no Ray cluster at "):
+            check_address(f"{host}:6379")
     with pytest.raises(ConfigError, match="Ray Client"):
         check_address("ray://10.0.0.1:10001")
     check_address("auto")

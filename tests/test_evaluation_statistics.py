@@ -437,6 +437,18 @@ def test_damage_within_an_evaluation_is_named(made):
                 report(made)
 
 
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("objective", "x"), ("devices", None), ("evaluations", "many"), ("capacity", "x"), ("rounds", [1])],
+)
+def test_settings_of_a_damaged_evaluation_are_named(made, name, damage):
+    whole = json.loads((made / "evaluation.json").read_text())
+    whole["config"][name] = damage
+    (made / "evaluation.json").write_text(json.dumps(whole))
+    with pytest.raises(FormatError, match=r"out: damaged evaluation .* run 'regal-jax evaluate' again"):
+        report(made)
+
+
 def test_what_is_no_evaluation(tmp_path, made):
     with pytest.raises(FormatError, match="no evaluation there"):
         report(tmp_path)
@@ -476,3 +488,9 @@ def test_validation_over_rounds(tmp_path, made):
     found = report(made)
     assert "rounds.png" not in found.files
     assert "rounds.png is not drawn: nowhere" in found.problems[0]
+
+
+def test_cells_of_a_table_stay_in_their_row():
+    assert markdown_table(["a", "b"], [["line\nbreak", "x | y"]]).splitlines() == [
+        "| a | b |", "| --- | ---: |", "| line break | x \\| y |"
+    ]  # fmt: skip

@@ -32,6 +32,7 @@ from regal_jax.ordering import (
     Topoformer,
     TopoformerConfig,
     decode_orders,
+    infer,
     load_topoformer,
     make_order_inputs,
     save_topoformer,
@@ -556,6 +557,30 @@ def test_every_graph_needs_a_key():
     for keys in (jax.random.split(jax.random.key(0), 1), jax.random.key(0), 3):
         with pytest.raises(ConfigError, match="keys: "):
             decode_orders(model, [chain(3)] * 2, keys)
+
+
+@pytest.mark.parametrize("model", [MODEL, pytest.param(AUTOREGRESSIVE, marks=pytest.mark.slow)])
+def test_many_samples_are_drawn_in_parts(model, monkeypatch):
+    network = Topoformer(model, rngs=nnx.Rngs(0))
+    keys = jax.random.split(jax.random.key(1), len(GRAPHS))
+    whole = decode_orders(network, GRAPHS, keys, candidates=11)
+    drawn = []
+
+    def draw(*given):
+        drawn.append(given[4:])
+        return sampled_orders(*given)
+
+    monkeypatch.setattr(infer, "sampled_orders", draw)
+    monkeypatch.setattr(infer, "_VALUES", 1)
+    monkeypatch.setattr(infer, "_FEW", 4)
+    for one, other in zip(whole, decode_orders(network, GRAPHS, keys, candidates=11), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert set(drawn) == {(4, 0), (4, 4), (4, 8)}
+    drawn.clear()
+    decode_orders(network, GRAPHS, keys, candidates=2**31 - 1, seconds=1e-9)  # One part of each size.
+    assert set(drawn) == {(4, 0)}
+    with pytest.raises(ConfigError, match="candidates: must be a whole number of at most 2147483647"):
+        decode_orders(network, GRAPHS, keys, candidates=2**31)
 
 
 # By default such networks order graphs in test_topological_order.py.

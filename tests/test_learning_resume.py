@@ -151,6 +151,16 @@ def test_a_run_does_not_go_on_without_its_best_weights(whole, tmp_path):
     assert {p: p.read_bytes() for p in folder.glob("**/*.*")} == before
 
 
+def test_a_run_with_damaged_best_weights_is_refused_before_it_goes_on(tmp_path):
+    stopped_after(7, tiny_config(), tmp_path)
+    path = tmp_path / "policy.safetensors"
+    path.write_bytes(path.read_bytes()[:-20])
+    before = {p: p.read_bytes() for p in tmp_path.glob("**/*.*")}
+    with pytest.raises(FormatError, match=r"policy\.safetensors: .*; it had the weights of step \d+"):
+        one_device(tiny_config(), tmp_path)
+    assert {p: p.read_bytes() for p in tmp_path.glob("**/*.*")} == before
+
+
 def test_files_of_another_kind_are_refused_by_name(whole, tmp_path):
     for name, message in (
         ("config.json", "cannot be read: Is a directory; check the path"),

@@ -1,11 +1,13 @@
 """The quick list schedule does not depend on units or on the numbers of the ops."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plain_loops import Items, as_items
 from policy_cases import events_of, renumbered, scaled
 from strategies import instances, random_cluster, random_graph
 
@@ -280,3 +282,33 @@ def test_costs_that_are_not_finite_leave_a_valid_schedule(value: float, goal: st
         placement, events = list_schedule(graph, cluster, rule, price)
         assert allowed_matrix(graph, cluster)[np.arange(graph.num_ops), placement].all()
         replay(graph, cluster, placement, events)
+
+
+class Counted(Items):
+    """A list that counts how often it is read."""
+
+    reads = 0
+
+    def __getitem__(self, i):
+        self.reads += 1
+        return super().__getitem__(i)
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+def test_a_transfer_concerns_the_readers_of_its_tensor_alone(devices):
+    def reads(outputs):
+        b = GraphBuilder()
+        b.add_op("source", outputs=[8] * outputs)
+        for i in range(outputs):
+            b.add_op(f"reader{i}", runtime=1 + i % 7, inputs=[f"source:{i}"])
+        graph, cluster = b.build(), Cluster.uniform(devices, transfer="blocking:bandwidth=1000")
+        layout, state = map(as_items, kernel_arguments(graph, cluster))
+        layout = layout._replace(inputs=Counted(layout.inputs))
+        rank = Items(upward_rank(graph, cluster).tolist())
+        done = schedule(
+            layout, state, rank, Items([0.0] * (devices * len(rank))), *TIME_RULES[1].numbers, math.inf
+        )
+        assert done.counts[0] > 1.3 * graph.num_ops  # There are transfers.
+        return layout.inputs.reads
+
+    assert reads(200) < 2.5 * reads(100)

@@ -254,6 +254,14 @@ def test_what_a_beam_by_probability_proves():
     assert not beam_search(problem_of(graph), priorities_of(0), FEW).optimal[0]
 
 
+def test_a_beam_that_does_not_fit_into_memory_is_refused(monkeypatch):
+    problem = make_problem([generate("layered", 30, 0)], Cluster.uniform(1))
+    monkeypatch.setattr(beam, "machine_memory", lambda: 2**20)
+    assert approximate_dp(problem, 10).orders.shape[0] == 1
+    with pytest.raises(ConfigError, match=r"width: 1,000 partial orders of \d+ ops of 1 graph need about"):
+        approximate_dp(problem, 1000)
+
+
 def test_refusals():
     problem, priority = problem_of(chain(3)), priorities_of(0)
     with pytest.raises(ConfigError, match="2 devices, but orders are for one"):

@@ -296,7 +296,7 @@ def test_bad_input():
     config = FeatureConfig(2)
     with pytest.raises(ConfigError, match="no graphs"):
         make_features([], TWO, None, config)
-    with pytest.raises(ConfigError, match="1 graphs but 2 clusters"):
+    with pytest.raises(ConfigError, match="1 graph but 2 clusters"):
         make_features([chain(2)], [TWO, TWO], None, config)
     with pytest.raises(ConfigError, match="a cluster of 3 devices, but the features are for 2"):
         make_features([chain(2)], Cluster.uniform(3, transfer="blocking"), None, config)

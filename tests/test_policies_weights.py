@@ -323,3 +323,10 @@ def test_the_conversion_leaves_other_files_alone_and_names_them_in_one_line(tmp_
         assert (out, err.count("\n")) == ("", 1)
         assert err.startswith("regal_jax.policies.conversion: error: ")
         assert message in err
+    for option, code in (("--help", 0), ("--none", 2)):
+        with pytest.raises(SystemExit) as ended:
+            main([option])
+        assert ended.value.code == code
+        assert "usage: python -m regal_jax.policies.conversion [-h] [FILE ...]" in "".join(
+            capsys.readouterr()
+        )

@@ -87,7 +87,7 @@ def test_batches_that_cannot_be():
     graph = one_op()
     with pytest.raises(ConfigError, match="no graphs"):
         make_problem([], Cluster.uniform(1))
-    with pytest.raises(ConfigError, match="2 graphs but 1 clusters"):
+    with pytest.raises(ConfigError, match="2 graphs but 1 cluster;"):
         make_problem([graph, graph], [Cluster.uniform(1)])
     with pytest.raises(ConfigError, match="same number of devices"):
         make_problem([graph, graph], [Cluster.uniform(1), Cluster.uniform(2, transfer="blocking")])

@@ -392,6 +392,24 @@ def test_settings_are_chosen_on_other_graphs_and_compared_with_the_first_row(tmp
     assert "| Four runs | 28 |" in text
 
 
+def test_damaged_settings_are_named_in_one_line(tmp_path):
+    run_evaluation(EvaluationConfig(**SUITE, methods=("list-scheduling",)), tmp_path)
+    path = tmp_path / "evaluation.json"
+    whole = json.loads(path.read_text())
+    config, graphs = whole["config"], whole["graphs"]
+    no_ops = [{name: value for name, value in graph.items() if name != "ops"} for graph in graphs]
+    for damaged in (
+        {"config": {name: value for name, value in config.items() if name != "keep"}},
+        {"config": {name: value for name, value in config.items() if name != "draws"}},
+        {"config": {**config, "losses": ["a"]}},
+        {"config": {**config, "regimes": {"a": 3}}},
+        {"graphs": no_ops},
+    ):
+        path.write_text(json.dumps({**whole, **damaged}))
+        with pytest.raises(FormatError, match=r"damaged evaluation .* run 'regal-jax evaluate' again"):
+            report(tmp_path)
+
+
 def test_no_compilation_is_timed(monkeypatch):
     asked = []
 

@@ -317,10 +317,10 @@ def test_heft_is_a_method():
 
 @pytest.mark.parametrize(
     ("name", "devices", "default"),
-    [("idrs", 2, True), ("idrs", 3, False), ("gas", 2, False), ("regal-faithful", 4, False)],
+    [("idrs", 2, True), ("idrs", 4, False), ("gas", 2, False), ("regal-faithful", 4, False)],
 )
 def test_evaluate_offers_the_weights_that_ship(name, devices, default):
     config = types.SimpleNamespace(objective="makespan", devices=devices, policies={})
     with pytest.raises(ConfigError, match=rf"needs a policy: give .*--policy {name}=FILE") as raised:
         jobs._guided(name, {}, {}, config)
-    assert (f"--policy {name}=regal-primed for weights of the package" in str(raised.value)) == default
+    assert (f"--policy {name}=regal-faithful for weights of the package" in str(raised.value)) == default

@@ -9,7 +9,7 @@ import pytest
 from test_plan import worked_plan
 from work import lines_of
 
-from regal_jax.errors import ConfigError, PlanError
+from regal_jax.errors import ConfigError, FormatError, PlanError
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.plan import Plan, decode_order
 from regal_jax.viz import (
@@ -222,3 +222,88 @@ def test_a_notebook_shows_the_picture():
     from IPython.core.formatters import PNGFormatter
 
     assert PNGFormatter()(plot_plan(worked_plan()[0])).startswith(b"\x89PNG")
+
+
+NAMES = ("_hidden", "$x^2_$ \\frac{", "n" * 300)
+TEN = np.linspace(1, 2, 10)
+INTERVAL = (0.1, 0.05, 0.2)
+RECORD = {"ops": 3, "edges": 2, "depth": 2, "width": 2}
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda: plot_targets({name: {"proxy": TEN, "$t_$": TEN} for name in NAMES}),
+        lambda: plot_temperatures({"$x_$": dict.fromkeys(NAMES, TEN)}),
+        lambda: plot_training({name: [(TEN, TEN)] for name in NAMES}, "$y_$"),
+        lambda: plot_limits({name: {100: INTERVAL} for name in NAMES}, "$x_$"),
+        lambda: plot_quality({name: [(1.0, INTERVAL)] for name in NAMES}),
+        lambda: plot_sizes({name: [RECORD] for name in NAMES}, {"$x_$": np.array([1, 2])}),
+    ],
+)
+def test_legends_have_every_name_as_it_is_or_without_its_middle(draw):
+    figure = draw()
+    assert figure._repr_png_().startswith(PNG)
+    (legend,) = figure.legends or [figure.axes[0].get_legend()]
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert len(texts) == 3
+    assert texts[0].startswith("_hidden")
+    assert texts[1].startswith("$x^2_$ \\frac{")
+    assert texts[2].startswith("nnn")
+    assert max(map(len, texts)) <= 40
+
+
+def test_titles_and_ticks_have_every_name_as_it_is_or_without_its_middle():
+    for figure in (
+        plot_seconds(dict.fromkeys(NAMES, TEN)),
+        plot_improvements(dict.fromkeys(NAMES, TEN), "$x_$" * 100),
+        plot_entropies(dict.fromkeys(NAMES, TEN)),
+    ):
+        assert figure._repr_png_().startswith(PNG)
+
+
+def test_numbers_that_have_no_place_on_an_axis_are_refused():
+    wrong = np.array([1.0, np.inf])
+    for draw in (plot_seconds, plot_entropies, lambda values: plot_improvements(values, "x")):
+        with pytest.raises(ConfigError, match="a: has a number that is not finite"):
+            draw({"a": wrong})
+    with pytest.raises(ConfigError, match="a: has a number that is not finite"):
+        plot_temperatures({"a": {"1": wrong}})
+
+
+def test_legends_of_graphs_and_plans_fit_beside_the_picture():
+    b = GraphBuilder("n" * 1000)
+    for i in range(12):
+        b.add_op(f"o{i}", kind=f"a kind of op with a long name {i}", runtime=1)
+    graph = b.build()
+    figure = plot_graph(graph)
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert len(labels) == 8
+    assert labels[-1] == "other"
+    assert max(map(len, labels)) <= 24
+    assert len(figure.get_suptitle()) < 130
+    assert all(tick == int(tick) for tick in figure.axes[0].get_xticks())
+    plan = Plan.from_events(graph, Cluster.uniform(1), np.zeros(12, np.int64), np.arange(12))
+    figure = plan.plot()
+    figure.canvas.draw()
+    right = figure.axes[0].get_legend().get_window_extent().x1
+    assert right <= figure.bbox.x1
+
+
+def test_a_picture_that_cannot_be_drawn_replaces_none(tmp_path, monkeypatch):
+    path = tmp_path / "graph.PNG"
+    b = GraphBuilder()
+    b.add_op("a")
+    plot_graph(b.build(), path)
+    before = path.read_bytes()
+    assert before.startswith(PNG)
+
+    def half(self, file, **options):
+        file.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", half)
+    with pytest.raises(FormatError, match=r"graph.PNG: cannot be written: No space left on device"):
+        plot_graph(b.build(), path)
+    assert path.read_bytes() == before
+    assert [each.name for each in tmp_path.iterdir()] == ["graph.PNG"]

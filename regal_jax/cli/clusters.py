@@ -3,6 +3,7 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from regal_jax.checks import counted
 from regal_jax.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ def cluster_of(args: argparse.Namespace) -> "Cluster":
         raise ConfigError(f"--nodes: {args.devices} devices do not make {args.nodes} equal machines")
     capacities = args.memory.split(",")
     if len(capacities) not in (1, args.devices):
-        raise ConfigError(f"--memory: {len(capacities)} capacities for {args.devices} devices; give 1 or all")
+        raise ConfigError(
+            f"--memory: {len(capacities)} capacities for {counted(args.devices, 'device')}; give 1 or all"
+        )
     memory = capacities * (args.devices // len(capacities))
     if args.between is None:
         return Cluster(memory, args.transfer)

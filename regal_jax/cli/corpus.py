@@ -6,6 +6,7 @@ import pathlib
 import sys
 from typing import Any
 
+from regal_jax.checks import counted
 from regal_jax.cli.arguments import Subparsers, add_engine, count, folder_name, seconds
 from regal_jax.cli.progress import progress_bars
 
@@ -76,7 +77,8 @@ def _check(args: argparse.Namespace) -> int:
     )
     for path, line in sorted(failures.items()):
         print(f"regal-jax corpus: {path}: {line}", file=sys.stderr)
-    print(f"{len(corpus_records(args.folder)) - len(failures):,} graphs hold, {len(failures):,} do not")
+    held = counted(len(corpus_records(args.folder)) - len(failures), "graph holds", "graphs hold")
+    print(f"{held}, {counted(len(failures), 'does not', 'do not')}")
     return 1 if failures else 0
 
 
@@ -99,7 +101,7 @@ def _card(args: argparse.Namespace) -> int:
         ).as_posix()
     write_card(format_card(facts, address), args.out)
     if not args.quiet:
-        print(f"{args.out}: the card of {len(facts.distinct):,} distinct graphs")
+        print(f"{args.out}: the card of {counted(len(facts.distinct), 'distinct graph')}")
     return 0
 
 
@@ -119,7 +121,11 @@ def _sample(args: argparse.Namespace) -> int:
     if not args.quiet:
         size = sum(path.stat().st_size for path in pathlib.Path(args.out).rglob("*") if path.is_file())
         families, ops = len({r["family"] for r in records}), sum(r["ops"] for r in records)
-        print(f"{args.out}: {len(records)} graphs of {families} families, {ops:,} ops, {format_bytes(size)}")
+        print(
+            f"{args.out}: {counted(len(records), 'graph')} of "
+            f"{counted(families, 'family', 'families')}, {ops:,} ops, "
+            f"{format_bytes(size)}"
+        )
     return 0
 
 
@@ -135,7 +141,8 @@ def _splits(args: argparse.Namespace) -> int:
         families = Counter(document["families"].values())
         listed = ", ".join(f"{split} {number}" for split, number in sorted(families.items()))
         print(
-            f"{args.out}: {families.total()} families of {document['distinct']:,} distinct graphs: {listed}"
+            f"{args.out}: {counted(families.total(), 'family', 'families')} of "
+            f"{counted(document['distinct'], 'distinct graph')}: {listed}"
         )
     return 0
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from regal_jax.checks import counted
 from regal_jax.cli import machine
 from regal_jax.cli.arguments import Subparsers, count, folder_name, seed
 from regal_jax.cli.progress import progress_bars
@@ -160,7 +161,7 @@ def _show(args: argparse.Namespace) -> int:
     splits: dict[str, list[ComputationGraph]] = {}
     for split, graph in zip(found.splits, found.graphs, strict=True):
         splits.setdefault(split, []).append(graph)
-    print(f"{args.path}: {len(found.graphs)} graphs, {len(found.broken)} broken files")
+    print(f"{args.path}: {counted(len(found.graphs), 'graph')}, {counted(len(found.broken), 'broken file')}")
     for split, graphs in splits.items():
         print("\n".join(_describe(split or "graphs", graphs)))
     return 0
@@ -173,7 +174,8 @@ def _describe(split: str, graphs: Sequence["ComputationGraph"]) -> list[str]:
     from regal_jax.graph import topology_hash
 
     return [
-        f"{split}: {len(graphs)} graphs, {len(set(map(topology_hash, graphs)))} topologies",
+        f"{split}: {counted(len(graphs), 'graph')}, "
+        + counted(len(set(map(topology_hash, graphs))), "topology", "topologies"),
         span("ops", [g.num_ops for g in graphs]),
         span("tensors", [g.num_tensors for g in graphs]),
         span("data edges", [len(g.edge_op) for g in graphs]),

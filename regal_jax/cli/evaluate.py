@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from regal_jax.checks import counted
 from regal_jax.cli import machine
 from regal_jax.cli.arguments import Subparsers, add_engine, count, folder_name, seconds, seed
 from regal_jax.cli.progress import progress_bars
@@ -271,7 +272,9 @@ def _evaluate(args: argparse.Namespace) -> int:
         )
         finished = outcome.finished
         if not args.quiet:
-            print(f"{outcome.made:,} results added to {args.out}, {outcome.found:,} were there before")
+            print(
+                f"{counted(outcome.made, 'result')} added to {args.out}, {outcome.found:,} were there before"
+            )
         for name, reason in outcome.left_out.items():
             print(f"regal-jax evaluate: left out {name}: {reason}", file=sys.stderr)
         if not finished:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
 from regal_jax.cli.clusters import cluster_of
-from regal_jax.cli.resume import Previous, Question, previous_results, save_better
+from regal_jax.cli.resume import Previous, Question, SoFar, previous_results, save_better
 from regal_jax.cli.sources import check_writable, load, made_folder
 from regal_jax.cli.watch import Incoming, pause
 from regal_jax.engines import check_engine_name, opened
@@ -192,7 +192,8 @@ def _one(
 
     if not args.quiet:
         print(graph)
-    plan = search(graph, cluster, **options)
+    so_far = SoFar([out])
+    plan = search(graph, cluster, **options, on_improvement=lambda found: so_far.see(0, found))
     with first_interrupt_waits():
         plan.verify(graph)
         said = []
@@ -220,6 +221,8 @@ def _many(
 ) -> int:
     """Saves each plan as soon as it is found, since a batch may take hours and may be killed."""
     names = args.files or [graphs[0].name]
+    if args.workers is None:
+        options["on_improvement"] = SoFar(outs).see
     finished = _search_many(args, names, graphs, cluster, outs, options)
     return max(_report_overflow(args, finished[i], f" for {file}") for i, file in enumerate(names))
 

@@ -245,13 +245,15 @@ def _starts(parser: argparse.ArgumentParser) -> None:
 
 
 def _results(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", metavar="FILE", help="save the plan as JSON")
+    parser.add_argument(
+        "--out", metavar="FILE", help="save the plan as JSON; a new file has the best plan so far"
+    )
     parser.add_argument(
         "--out-dir",
         type=folder_name,
         metavar="DIR",
-        help="save each plan as soon as it is found, as DIR/GRAPH.plan.json; DIR is created; plans of an "
-        "earlier run in it are starts, and stay unless a better one is found",
+        help="save each plan as soon as it is found, as DIR/GRAPH.plan.json, better ones during a search; "
+        "DIR is created; plans of an earlier run in it are starts, and stay unless a better one is found",
     )
     add_engine(parser, "where graphs are planned")
     parser.add_argument(

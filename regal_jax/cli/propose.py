@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from regal_jax.checks import counted
 from regal_jax.cli import machine
 from regal_jax.cli.arguments import Subparsers, count, folder_name, seed
 from regal_jax.cli.clusters import cluster_of
@@ -186,7 +187,7 @@ def _chosen(
                 os.unlink(path)
         if not args.quiet:
             best = f", the best on the target as {_BEST}" if chosen is not None else ""
-            print(f"saved {len(found)} plans to {folder}{best}")
+            print(f"saved {counted(len(found), 'plan')} to {folder}{best}")
     if found[0].feasible:
         return 0
     from regal_jax.plan.summary import shortage

@@ -4,18 +4,21 @@ A folder has the plans of one question. A file that answers another question (an
 objective or choice of pins), or is no plan, is an error before the search and is not overwritten.
 """
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from regal_jax.errors import ConfigError, FormatError, PlanError
+from regal_jax.runtime.deadline import Deadline
 
 if TYPE_CHECKING:
+    from regal_jax.api import Improvement
     from regal_jax.graph import Cluster, ComputationGraph
     from regal_jax.plan import Plan
 
-__all__ = ["Previous", "Question", "previous_results", "save_better"]
+__all__ = ["Previous", "Question", "SoFar", "previous_results", "save_better"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -105,6 +108,39 @@ def _replayed(plan: "Plan", graph: "ComputationGraph", question: Question) -> "P
     pinned = Pinned([graph], [question.cluster], question.pin, question.colocate)
     restricted = pinned.restrict([plan])[0]
     return pinned.release(0, adapt_plan(restricted, pinned.graphs[0], question.cluster))
+
+
+_SHARE: Final = 0.2
+"""Largest share of the time that is spent on saving plans during a search."""
+
+
+class SoFar:
+    """Saves the best plans so far during a search, so that a killed run keeps them.
+
+    A file that was there before is replaced only by a better plan for the same question, and else not before
+    the end of the search.
+
+    Args:
+      outs: The file of each graph's plan, or ``None``, and the plan of an earlier run in it.
+    """
+
+    def __init__(self, outs: Sequence[tuple[str | None, Previous | None]]) -> None:
+        self._outs = [
+            (path if previous is not None or not os.path.lexists(path or "/") else None, previous)
+            for path, previous in outs
+        ]
+        self._pause = Deadline(0.0)
+
+    def see(self, member: int, improvement: "Improvement") -> None:
+        """Saves an improvement of a graph, unless one has just been saved."""
+        path, previous = self._outs[member]
+        if not self._pause.over or (previous and previous.plan.sort_key <= improvement.plan.sort_key):
+            return
+        clock = Deadline()
+        # The end of the search reports what cannot be written.
+        with contextlib.suppress(FormatError, OSError):
+            save_better(improvement.plan, path, None)
+        self._pause = Deadline(clock.spent / _SHARE)
 
 
 def save_better(plan: "Plan", path: str | None, previous: Previous | None) -> tuple["Plan", str]:

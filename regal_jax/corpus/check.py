@@ -76,7 +76,7 @@ def _check(
         try:
             graph = load_graph(root / record["path"])
         except (FormatError, GraphError) as error:
-            failures[record["path"]] = str(error)
+            failures[record["path"]] = str(error).removeprefix(f"{root / record['path']}: ")
             continue
         wrong = _differences(graph, record)
         split = splits[record["topology_hash"]]

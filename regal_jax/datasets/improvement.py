@@ -38,7 +38,7 @@ class RoomForImprovement:
     with the high limit, so one search gives both.
 
     The release names neither limit. The defaults lie below and above the 5000 evaluations of the paper's
-    searches. docs/datasets.md gives the shares of graphs kept.
+    searches. docs/ablations/training.md gives the shares of graphs kept.
 
     Attributes:
       low: Low limit of evaluations, at least those of a first population (100).

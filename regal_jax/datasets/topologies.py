@@ -11,6 +11,7 @@ import numpy as np
 
 from regal_jax.checks import check_number, check_whole
 from regal_jax.errors import ConfigError
+from regal_jax.runtime.memory import check_memory, machine_memory
 
 __all__ = [
     "TOPOLOGIES",
@@ -38,9 +39,10 @@ def erdos_renyi(rng: np.random.Generator, n: int, *, probability: float = 0.05) 
       ``[E, 2]`` int64; ``E`` is binomial with mean ``p n (n - 1) / 2``.
 
     Raises:
-      ConfigError: ``probability`` is not between 0 and 1.
+      ConfigError: ``probability`` is not between 0 and 1, or all pairs do not fit into the memory.
     """
     check_number("probability", probability, 0, 1)
+    _check_pairs(n, 41)
     first, second = np.triu_indices(n, 1)
     return np.stack([first, second], axis=1)[rng.random(len(first)) < probability]
 
@@ -63,7 +65,8 @@ def watts_strogatz(
       ``[E, 2]`` int64; ``E = n k / 2`` where ``n > k``, all pairs where ``n`` is less.
 
     Raises:
-      ConfigError: ``neighbours`` is odd or negative, or ``rewiring`` is not between 0 and 1.
+      ConfigError: ``neighbours`` is odd or negative, ``rewiring`` is not between 0 and 1, or all pairs do not
+        fit into the memory.
 
     References:
       Watts and Strogatz 1998, "Collective dynamics of 'small-world' networks", Nature 393, methods.
@@ -74,6 +77,7 @@ def watts_strogatz(
         raise ConfigError(
             f"neighbours: half of them are on either side, got {neighbours}; give an even number"
         )
+    _check_pairs(n, 6)
     joined = np.zeros((n, n), dtype=bool)
     lattice = []
     for step in range(1, neighbours // 2 + 1):
@@ -141,7 +145,8 @@ def stochastic_block(
       ``[E, 2]`` int64.
 
     Raises:
-      ConfigError: ``blocks`` is below 1, or a probability is not between 0 and 1.
+      ConfigError: ``blocks`` is below 1, a probability is not between 0 and 1, or all pairs do not fit into
+        the memory.
 
     References:
       Holland, Laskey and Leinhardt 1983, "Stochastic blockmodels: first steps", Social Networks 5.
@@ -149,10 +154,19 @@ def stochastic_block(
     check_whole("blocks", blocks, 1)
     check_number("p_in", p_in, 0, 1)
     check_number("p_out", p_out, 0, 1)
-    block = np.arange(n) * blocks // max(n, 1)
+    _check_pairs(n, 49)
+    # With more blocks than nodes each node is alone, too.
+    block = np.arange(n) * min(blocks, max(n, 1)) // max(n, 1)
     first, second = np.triu_indices(n, 1)
     probability = np.where(block[first] == block[second], p_in, p_out)
     return np.stack([first, second], axis=1)[rng.random(len(first)) < probability]
+
+
+def _check_pairs(n: int, each: int) -> None:
+    """Refuses arrays that do not fit into memory; ``each`` is the bytes of a pair, as measured."""
+    size = each * n * (n - 1) // 2
+    remedy = "give fewer, or take the topology barabasi-albert"
+    check_memory(f"n: all pairs of {n:,} ops", size, machine_memory(), remedy)
 
 
 TOPOLOGIES: Final[Mapping[str, Topology]] = MappingProxyType(

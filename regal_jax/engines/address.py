@@ -26,13 +26,14 @@ def check_address(address: str) -> None:
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
-    if not (host and port.isdecimal() and int(port) < 2**16):
+    if not (host and port.isdecimal() and len(port) < 6 and int(port) < 2**16):
         raise ConfigError(f"engine: {address!r} is no address of a Ray cluster; give HOST:PORT or auto")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT).close()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # `UnicodeError`: no host can have such a name.
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         raise ConfigError(
-            f"engine: no Ray cluster at {address!r} ({error.strerror or error}); start one with 'ray start "
+            f"engine: no Ray cluster at {address!r} ({reason}); start one with 'ray start "
             "--head', or give the address that it prints"
         ) from None
 

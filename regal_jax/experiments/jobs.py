@@ -48,6 +48,8 @@ follows its priors alone."""
 UNTRAINED_BY_HAND: Final = "untrained-by-hand"
 """The same with large logit scales set by hand (docs/ablations/training.md, "What does training gain?")."""
 _BY_HAND: Final = Ablation(placement_scale=10, order_scale=3, priority_bias=-6, affinity_bias=6)
+_FAITHFUL: Final = "regal-faithful"
+"""The papers' policy."""
 _AUTO: Final = "auto"
 _BRKGA: Final = "brkga"
 _CONTROL: Final = "brkga-quick-start"
@@ -272,9 +274,9 @@ def _guided(name: str, options: dict[str, Any], identity: dict[str, Any], config
     if path is None and name in SHIPPED and is_shipped(config.objective, config.devices, name):
         path = name
     if path is None:
-        # GAS and the faithful policies are other networks.
-        shipped = name not in ("gas", *SHIPPED) and is_shipped(config.objective, config.devices)
-        default = f"--policy {name}={SHIPPED[0]} for weights of the package, or " if shipped else ""
+        # IDRS draws from the papers' policy; GAS is another network.
+        shipped = name == "idrs" and is_shipped(config.objective, config.devices, _FAITHFUL)
+        default = f"--policy {name}={_FAITHFUL} for weights of the package, or " if shipped else ""
         raise ConfigError(f"needs a policy: give {default}--policy {name}=FILE")
     policy = _policy(path, config)
     identity["policy"] = _digest_of_network(policy)

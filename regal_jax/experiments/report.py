@@ -1,11 +1,12 @@
 """`report`: tables, pictures and a summary of the results in a folder."""
 
+import contextlib
 import dataclasses
 import json
 import math
 import os
 import pathlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -81,20 +82,32 @@ def report(out: str | os.PathLike[str]) -> Report:
       OSError: A file cannot be written.
     """
     folder = folder_path(out)
-    document = read_evaluation(folder)
-    if document.get("config", {}).get("suite") == "robust-scheduling":
-        return _robust(folder, document)
+    document, records = read_evaluation(folder), Records(folder)
+    with _undamaged(folder):
+        if document["config"].get("suite") == "robust-scheduling":
+            return _robust(folder, document, records)
+        return _compared(folder, document, records)
+
+
+@contextlib.contextmanager
+def _undamaged(folder: pathlib.Path) -> Iterator[None]:
+    """A context in which settings and results of another form than those that are written are damaged."""
     try:
-        comparison = compare(document, Records(folder))
-        settings = document["config"]
-        rounds = settings["rounds"]
-    except (KeyError, TypeError, AttributeError) as error:
+        yield
+    except FormatError:
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise FormatError(
             f"{folder}: damaged evaluation ({error!r}); run 'regal-jax evaluate' again"
-        ) from None
+        ) from error
+
+
+def _compared(folder: pathlib.Path, document: Mapping[str, Any], records: Records) -> Report:
+    """The report of methods that are compared with a reference."""
+    comparison, settings = compare(document, records), document["config"]
     if not comparison.rows:
         raise FormatError(f"{folder}: no result in it yet; run 'regal-jax evaluate' first")
-    validation, problems = _validation(rounds)
+    validation, problems = _validation(settings["rounds"])
     figures = _draw(folder, comparison, validation)
     lines, table = _tables(comparison, settings, figures)
     texts = {
@@ -109,17 +122,11 @@ def report(out: str | os.PathLike[str]) -> Report:
     return Report(comparison, (*texts, *figures), table, problems)
 
 
-def _robust(folder: pathlib.Path, document: Mapping[str, Any]) -> Report:
+def _robust(folder: pathlib.Path, document: Mapping[str, Any], records: Records) -> Report:
     """The report of the suite of robust scheduling."""
-    records = Records(folder)
-    try:
-        lines, points = robust_fields(document, records), robust_points(document, records)
-        apart = robust_contrasts(document, records)
-        temperatures, settings = robust_temperatures(document, records), document["config"]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise FormatError(
-            f"{folder}: damaged evaluation ({error!r}); run 'regal-jax evaluate' again"
-        ) from None
+    lines, points = robust_fields(document, records), robust_points(document, records)
+    apart = robust_contrasts(document, records)
+    temperatures, settings = robust_temperatures(document, records), document["config"]
     if not lines:
         raise FormatError(f"{folder}: no result in it yet; run 'regal-jax evaluate' first")
     figures = []

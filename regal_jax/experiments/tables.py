@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from regal_jax.checks import counted
 from regal_jax.experiments.compare import Comparison, Row
 from regal_jax.experiments.paper import DATASETS, reported
 from regal_jax.experiments.statistics import Interval, geometric_gap
@@ -119,11 +120,11 @@ def _head(comparison: Comparison, settings: Mapping[str, Any], reference: str) -
     if settings.get("capacity"):
         memory = f"{settings['capacity']:g} times an even split of the memory per device"
     return (
-        f"{len(comparison.graphs):,} graphs, {str(settings['objective']).replace('-', ' ')}, "
-        f"{settings['devices']} devices, {memory}, transfers {settings['transfer']}, "
-        f"{settings['evaluations']:,} evaluations. Improvement is over {reference}{mean} as a mean of the "
-        "graphs' percentages; the gap is from the best value that any of these searches found, as a "
-        "geometric mean. In brackets: 95 % bootstrap intervals over graphs (BCa, 10 000 resamples)."
+        f"{counted(len(comparison.graphs), 'graph')}, {str(settings['objective']).replace('-', ' ')}, "
+        f"{counted(settings['devices'], 'device')}, {memory}, transfers {settings['transfer']}, "
+        f"{counted(settings['evaluations'], 'evaluation')}. Improvement is over {reference}{mean} as a "
+        "mean of the graphs' percentages; the gap is from the best value that any of these searches found, "
+        "as a geometric mean. In brackets: 95 % bootstrap intervals over graphs (BCa, 10 000 resamples)."
     )
 
 
@@ -200,7 +201,7 @@ def _percent(share: float | None, form: str) -> str:
 
 
 def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown; all columns but the first are flush right."""
+    """A table in Markdown; all columns but the first are flush right. Line breaks in cells are spaces."""
     rule = ["---", *(["---:"] * (len(head) - 1))]
-    rows = [[cell.replace("|", "\\|") for cell in cells] for cells in (head, rule, *lines)]
+    rows = [[" ".join(cell.split()).replace("|", "\\|") for cell in cells] for cells in (head, rule, *lines)]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in rows)

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from regal_jax.checks import check_kind, check_whole
+from regal_jax.checks import check_kind, check_whole, counted
 from regal_jax.errors import ConfigError
 from regal_jax.graph import MAX_DEVICES, Cluster, ComputationGraph
 from regal_jax.graph.pairing import allowed_matrix, runtime_matrix
@@ -101,8 +101,8 @@ def make_schedule_inputs(
         raise ConfigError(f"schedule inputs: graph {graph.name!r} has {size} ops, more than {n}; give more")
     if most > d:
         raise ConfigError(
-            f"schedule inputs: the cluster has {most} devices, but the network is for {d}; use a network for "
-            "more devices, or a smaller cluster"
+            f"schedule inputs: the cluster has {counted(most, 'device')}, but the network is for {d}; "
+            "use a network for more devices, or a smaller cluster"
         )
     relations, leader = np.zeros((n, n), np.uint8), np.arange(n, dtype=np.int32)
     runtime, allowed = np.zeros((n, d), np.float32), np.zeros((n, d), np.bool_)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from regal_jax.checks import counted
 from regal_jax.errors import ConfigError
 from regal_jax.gflownet.config import GflownetConfig
 from regal_jax.gflownet.environment import (
@@ -81,7 +82,7 @@ class SchedulePolicy(nnx.Module):
         have, need = inputs.shape[1], self.config.devices
         if have != need:
             raise ConfigError(
-                f"gflownet: inputs for {have} devices, but the network has {need}; give "
+                f"gflownet: inputs for {counted(have, 'device')}, but the network has {need}; give "
                 f"make_schedule_inputs devices={need}"
             )
         embedding = self.encoder(inputs, states, log_sigma)

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
-from regal_jax.checks import shown, whole
+from regal_jax.checks import counted, shown, whole
 from regal_jax.errors import ClusterError
 from regal_jax.graph.html import html_rows
 from regal_jax.graph.links import DEFAULT_LINK, LINKS, Link, link_name, parse_link, parse_transfer
@@ -164,7 +164,7 @@ class Cluster:
         capacities: Any = memory if np.ndim(memory) else [memory] * d
         if len(capacities) != d:
             raise ClusterError(
-                f"cluster: memory: {len(capacities)} capacities for {d} devices; give 1 or all"
+                f"cluster: memory: {len(capacities)} capacities for {counted(d, 'device')}; give 1 or all"
             )
         return cls.linked(capacities, links, transfer)
 

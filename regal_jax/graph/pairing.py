@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
-from regal_jax.checks import check_kind
+from regal_jax.checks import check_kind, counted
 from regal_jax.errors import ClusterError
 from regal_jax.graph.cluster import Cluster
 from regal_jax.graph.computation_graph import ComputationGraph
@@ -72,8 +72,8 @@ def runtime_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
         return np.repeat(graph.runtime[:, None], d, axis=1)
     if graph.runtime.shape[1] != d:
         raise ClusterError(
-            f"graph {graph.name!r} has runtimes for {graph.runtime.shape[1]} devices, the cluster has {d}; "
-            "use one runtime per op, or one per device"
+            f"graph {graph.name!r} has runtimes for {counted(graph.runtime.shape[1], 'device')}, the cluster "
+            f"has {d}; use one runtime per op, or one per device"
         )
     return graph.runtime
 
@@ -99,7 +99,7 @@ def allowed_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
         o = int(np.argmin(allowed.any(axis=1)))
         raise ClusterError(
             f"op {graph.op_names[o]!r} (with its colocation group) may run on none of the cluster's "
-            f"{cluster.num_devices} devices; add devices or allow more of them"
+            f"{counted(cluster.num_devices, 'device')}; add devices or allow more of them"
         )
     return allowed
 

@@ -45,9 +45,9 @@ def schedule(
       are -1 then, and if the rest is that of the followed schedule.
     """
     (
-        input_rows, inputs, predecessors, after_rows, after, output_rows, producer, readers, size,
-        temp, keep, runtime, cost, link, links, leader, allowed, memory, position, blocking, resident,
-        least, tail, span,
+        input_rows, inputs, predecessors, after_rows, after, output_rows, producer, reader_rows, reader,
+        readers, size, temp, keep, runtime, cost, link, links, leader, allowed, memory, position, blocking,
+        resident, least, tail, span,
     ) = layout  # fmt: skip
     (
         clock, place, finish, copied, made, meet, left, held, most, lag, moves, bound, waiting, release,
@@ -201,8 +201,8 @@ def schedule(
                 counts[1] += 1
             happens(n + t * d + k, when)
             # What the followed schedule takes next is not compared.
-            for j in range(after_rows[u], after_rows[u] if quiet else after_rows[u + 1]):
-                v = after[j]
+            for j in range(reader_rows[t], reader_rows[t] if quiet else reader_rows[t + 1]):
+                v = reader[j]
                 if waiting[v] == 0 and place[v] < 0:
                     if pairs:
                         owe_pair(v)

@@ -254,6 +254,8 @@ def layout_of(graph: ComputationGraph, cluster: Cluster) -> Any:
         *graph.successors,
         graph.output_offset,
         graph.tensor_op,
+        graph.consumer_offset,
+        graph.edge_op,
         np.diff(graph.consumer_offset),
         graph.tensor_bytes,
         graph.temp_bytes,

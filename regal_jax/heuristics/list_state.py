@@ -7,8 +7,8 @@ __all__ = ["FOLLOWED", "NONE", "Layout", "State"]
 
 Layout = namedtuple(
     "Layout",
-    "input_rows inputs predecessors after_rows after output_rows producer readers size temp keep "
-    "runtime cost link links leader allowed memory position blocking resident least tail span",
+    "input_rows inputs predecessors after_rows after output_rows producer reader_rows reader readers size "
+    "temp keep runtime cost link links leader allowed memory position blocking resident least tail span",
 )
 """A graph on its cluster. Lists of lists are flat, with the bounds of each row; matrices are flat too.
 
@@ -18,6 +18,7 @@ Attributes:
   after_rows, after: ``[N + 1]``, ``[E + C]``, successors, once for each edge.
   output_rows: ``[N + 1]``, the tensors that each op makes.
   producer: ``[T]``, the op that makes each tensor.
+  reader_rows, reader: ``[T + 1]``, ``[E]``, the ops that read each tensor.
   readers: ``[T]``, number of ops that read each tensor.
   size, temp, keep: ``[T]``, ``[N]``, ``[T]``: bytes, scratch bytes, whether the tensor is a result.
   runtime: ``[N * D]``.

@@ -114,6 +114,14 @@ class Course(abc.ABC, Generic[State]):
         """Writes the weights that users load."""
 
     @abc.abstractmethod
+    def load(self, path: pathlib.Path) -> Any:
+        """The network of a file that `save` wrote.
+
+        Raises:
+          FormatError: The file is damaged.
+        """
+
+    @abc.abstractmethod
     def document(self) -> Mapping[str, Any]:
         """The settings, as plain values."""
 
@@ -157,14 +165,14 @@ def run_course(
 
     Raises:
       ConfigError: A gradient is not finite.
-      FormatError: A checkpoint or a record cannot be read, or the best weights so far are missing.
+      FormatError: A checkpoint or a record cannot be read, or the best weights so far are missing or damaged.
       MissingExtraError: tensorboardX is not installed.
     """
     checkpoints = Checkpoints(out / "checkpoints")
     first = course.init()
     found = together(lambda: checkpoints.restore(first) if is_first() else None)
     state, notes = found or (first, {})
-    together(lambda: _check_weights(out, notes))
+    together(lambda: _check_weights(course, out / WEIGHTS, notes))
     notes = told(notes)
     state = course.place(told_tree(state) if notes else state)
     begun = int(state.step)
@@ -177,12 +185,20 @@ def run_course(
     return Ending(state, notes["best"], notes["best_step"])
 
 
-def _check_weights(out: pathlib.Path, notes: Mapping[str, Any]) -> None:
+def _check_weights(course: Course[Any], path: pathlib.Path, notes: Mapping[str, Any]) -> None:
     """Refuses to resume without the best weights, which are in no checkpoint."""
-    if notes and is_first() and not (out / WEIGHTS).is_file():
+    if not notes or not is_first():
+        return
+    fault = "" if path.is_file() else f"{path}: is missing"
+    if not fault:
+        try:
+            course.load(path)
+        except ValueError as error:
+            fault = str(error)
+    if fault:
         raise FormatError(
-            f"{out / WEIGHTS}: is missing; it had the weights of step {notes['best_step']}, the best so far; "
-            "put it back, or take another --out folder"
+            f"{fault}; it had the weights of step {notes['best_step']}, the best so far; put it back, or "
+            "take another --out folder"
         )
 
 

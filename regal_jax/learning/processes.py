@@ -76,7 +76,8 @@ def join_processes(
     index = _whole("process", index, "index", 0)
     if count is not None and index is not None and index >= count:
         raise ConfigError(f"process: is {index} of {count}; number the processes from 0 to {count - 1}")
-    if coordinator is not None and not coordinator.rpartition(":")[2].isdigit():
+    port = coordinator.rpartition(":")[2] if isinstance(coordinator, str) else ""
+    if coordinator is not None and not port.isdecimal():
         raise ConfigError(f"coordinator: is {shown(coordinator)}; give HOST:PORT, such as node0:29500")
     if not is_number(heartbeat) or not 1 <= heartbeat < 1e6:
         raise ConfigError(f"heartbeat: is {shown(heartbeat)}; give a number of seconds from 1")

@@ -134,7 +134,7 @@ def train(
         ]
         course = _Regal(config, learner, spread, mesh)
         ending = run_course(course, folder, progress=progress, tensorboard=tensorboard)
-        policy = fetched(folder / WEIGHTS, load_policy)
+        policy = fetched(folder / WEIGHTS, course.load)
     steps = int(ending.state.step)
     best = Validation(**ending.best)
     return TrainResult(policy, best, ending.best_step, steps, steps == config.optimizer.steps)
@@ -193,6 +193,9 @@ class _Regal(Course[TrainState]):
 
     def save(self, path: pathlib.Path, state: TrainState, metadata: Mapping[str, str]) -> None:
         save_policy(path, self._learner.policy(state), metadata)
+
+    def load(self, path: pathlib.Path) -> Policy:
+        return load_policy(path)
 
     def document(self) -> Mapping[str, Any]:
         return located_by_name(self._config.as_document())

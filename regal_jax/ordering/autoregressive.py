@@ -22,10 +22,11 @@ from regal_jax.ordering.precedence import (
     successors,
     waiting_for,
 )
+from regal_jax.ordering.race import seeds_of_samples
 from regal_jax.problem import Problem
 from regal_jax.programs import program
 from regal_jax.runtime.interrupts import interruptible
-from regal_jax.search.draws import seeds_of, words
+from regal_jax.search.draws import words
 
 __all__ = ["AutoregressiveDecoder"]
 
@@ -98,7 +99,7 @@ class AutoregressiveDecoder(nnx.Module):
           ConfigError: Several devices, or embeddings of another shape or type.
         """
         _check(self, problem, embeddings)
-        return run(_decode, self, problem, embeddings, None, 1)[:, 0]
+        return run(_decode, self, problem, embeddings, None, 1, jnp.uint32(0))[:, 0]
 
     @interruptible()
     def sample(
@@ -118,11 +119,22 @@ class AutoregressiveDecoder(nnx.Module):
         Raises:
           ConfigError: Several devices, arrays of another shape or type, or a number out of range.
         """
+        orders = self.sample_orders(problem, embeddings, keys, samples)
+        return orders, run(_log_prob, self, problem, embeddings, orders)
+
+    @interruptible()
+    def sample_orders(
+        self, problem: Problem, embeddings: jax.Array, keys: jax.Array, samples: int, *, first: int = 0
+    ) -> jax.Array:
+        """The orders of `sample`, without their probabilities, from the ``first``-th sample on.
+
+        Other arguments and errors are those of `sample`.
+        """
         _check(self, problem, embeddings)
         check_keys(problem.num_graphs, keys)
         samples = check_whole("samples", samples, 1)
-        orders = run(_decode, *jax.lax.stop_gradient((self, problem, embeddings)), keys, samples)
-        return orders, run(_log_prob, self, problem, embeddings, orders)
+        given = jax.lax.stop_gradient((self, problem, embeddings))
+        return run(_decode, *given, keys, samples, jnp.uint32(first))
 
     @interruptible()
     def log_prob(self, problem: Problem, embeddings: jax.Array, orders: jax.Array) -> jax.Array:
@@ -214,14 +226,14 @@ def _decode(
     embeddings: jax.Array,
     keys: jax.Array | None,
     samples: int,
+    first: jax.Array,
 ) -> jax.Array:
-    """``[B, S, N]`` orders: samples, or greedy ones where there are no keys."""
+    """``[B, S, N]`` orders: samples from the ``first``-th on, or greedy ones where there are no keys."""
     b, n, _ = embeddings.shape
     nodes = _prepare.function(decoder, problem, embeddings)
     seeds = jnp.zeros((b, samples, 2), jnp.uint32)
     if keys is not None:
-        fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
-        seeds = seeds_of(fold(keys, jnp.arange(samples, dtype=jnp.uint32)))
+        seeds = seeds_of_samples(keys, samples, first)
     before = jax.vmap(successors)(problem)
     waiting = jnp.broadcast_to(jax.vmap(waiting_for)(problem, before)[:, None], (b, samples, n))
     number = jnp.arange(n, dtype=jnp.int32)

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from regal_jax.checks import check_whole
+from regal_jax.checks import check_whole, counted
 from regal_jax.ordering.beam_rules import NONE, Rule, choose
 from regal_jax.ordering.frontier import Flow, States, advance, chunks, empty, make_flow, spread
 from regal_jax.ordering.precedence import check_priorities, one_device
@@ -29,6 +29,7 @@ from regal_jax.problem import Problem
 from regal_jax.programs import program
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
+from regal_jax.runtime.memory import check_memory, machine_memory
 
 __all__ = ["Found", "Rule", "Scorer", "approximate_dp", "beam", "beam_search", "log_shares"]
 
@@ -41,6 +42,9 @@ Scorer = Callable[[Any, Any, jax.Array, jax.Array], jax.Array]
 _WORK: Final = 2**21
 """Approximate number of candidates between two checks for Ctrl-C; a step may have more."""
 _STEPS: Final = 64
+_BYTES: Final = 12
+"""Measured on a CPU: bytes of a partial order for each of its ops, counted twice, tensors and ready ops,
+counted four times."""
 _MEETING: Final = 4
 """Candidates compared by set for each place of the beam, at first."""
 
@@ -145,13 +149,14 @@ def beam(
       seconds: Time limit, after which only the best partial order is extended; ``None`` for none.
 
     Raises:
-      ConfigError: Several devices, or a width out of range.
+      ConfigError: Several devices, or a width that is out of range or does not fit into the memory.
     """
     deadline = Deadline(seconds)
     n = one_device(problem).bucket.ops
     width = check_whole("width", width, 1, (int(NONE) - 1) // n)
     flow, count = _begin(problem)
     ready, meeting = _power(max(8, int(count))), _MEETING * width
+    _check_memory(problem, width, ready)
     states = _empty(flow, width, ready)
     parents, ops, first, extended = [], [], 0, 0
     bound = np.full(problem.num_graphs, NONE)
@@ -169,6 +174,7 @@ def beam(
         # More ops were ready than fit, or too few candidates were compared: repeat the steps with more room.
         if most > ready or short:
             ready = _power(max(ready, most))
+            _check_memory(problem, width, ready)
             meeting = meeting * 2 if short else meeting
             continue
         states, first = done, first + steps
@@ -178,6 +184,15 @@ def beam(
     orders = _traced(parents, ops, n)
     peak, scores = np.asarray(states.peak[:, 0]), np.asarray(states.score[:, 0]) if scorer else None
     return Found(orders, peak, scores, peak <= bound, extended)
+
+
+def _check_memory(problem: Problem, width: int, ready: int) -> None:
+    """Refuses a beam whose states do not fit into the memory of the host, where they are there."""
+    n, graphs = problem.bucket.ops, problem.num_graphs
+    each = _BYTES * (2 * n + problem.bucket.tensors + 4 * ready)
+    limit = machine_memory() if jax.default_backend() == "cpu" else None
+    what = f"width: {width:,} partial orders of {n} ops of {counted(graphs, 'graph')}"
+    check_memory(what, graphs * width * each, limit, "give a smaller one")
 
 
 def _power(size: int) -> int:

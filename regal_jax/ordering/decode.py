@@ -94,15 +94,19 @@ def sample_orders(
     keys: jax.Array,
     samples: int,
     *,
+    first: int = 0,
     implementation: str | None = None,
 ) -> jax.Array:
-    """The orders of `sample`, without their probabilities; arguments and errors are the same."""
+    """The orders of `sample`, without their probabilities, from the ``first``-th sample on.
+
+    Other arguments and errors are those of `sample`.
+    """
     check_priorities(problem, priorities)
     samples = check_whole("samples", samples, 1)
     check_keys(problem.num_graphs, keys)
     priorities = jax.lax.stop_gradient(priorities)
     # One program makes the clocks of both implementations: what follows rounds alike in both.
-    clocks = run(make_clocks, priorities, keys, samples)
+    clocks = run(make_clocks, priorities, keys, samples, jnp.uint32(first))
     if host.chosen(implementation, problem, priorities, keys):
         return host.race(problem, clocks)
     return run(race, problem, clocks)

@@ -40,9 +40,9 @@ def greedy_orders(model: Topoformer, problem: Problem, guide: jax.Array) -> jax.
 
 
 def sampled_orders(
-    model: Topoformer, problem: Problem, guide: jax.Array, keys: jax.Array, samples: int
+    model: Topoformer, problem: Problem, guide: jax.Array, keys: jax.Array, samples: int, first: int = 0
 ) -> jax.Array:
-    """``[B, S, N]`` int32 draws.
+    """``[B, S, N]`` int32 draws, each a function of its graph, its key and its number.
 
     Args:
       model: The network whose decoder is used.
@@ -50,10 +50,11 @@ def sampled_orders(
       guide: From `read`.
       keys: ``[B]`` typed keys, consumed.
       samples: ``S``, at least 1.
+      first: Number of the first sample.
     """
     if model.decoder is None:
-        return sample_orders(problem, guide, keys, samples)
-    return model.decoder.sample(problem, guide, keys, samples)[0]
+        return sample_orders(problem, guide, keys, samples, first=first)
+    return model.decoder.sample_orders(problem, guide, keys, samples, first=first)
 
 
 def order_log_prob(model: Topoformer, problem: Problem, guide: jax.Array, orders: jax.Array) -> jax.Array:

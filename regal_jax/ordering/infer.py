@@ -19,10 +19,16 @@ from regal_jax.ordering.networks import Topoformer
 from regal_jax.ordering.precedence import check_keys
 from regal_jax.problem import Bucket, Problem, make_problem
 from regal_jax.programs import program
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
 __all__ = ["Decoding", "decode_orders", "graph_priorities"]
 
+_FEW: Final = 16
+"""So many samples are drawn in one part, whatever the size of the graphs."""
+_VALUES: Final = 2**22
+"""Approximate number of ops in the orders of one part."""
+_MOST: Final = 2**31 - 1
 _CLUSTER: Final = Cluster.uniform(1, transfer="free")
 
 
@@ -76,6 +82,7 @@ def decode_orders(
     *,
     decoding: Decoding | str = Decoding.SAMPLE,
     candidates: int = 16,
+    seconds: float | None = None,
 ) -> list[np.ndarray]:
     """An order of each graph, the one of the lowest peak among those that are decoded.
 
@@ -89,6 +96,8 @@ def decode_orders(
       keys: ``[B]`` typed keys for the samples.
       decoding: A `Decoding` or its name.
       candidates: Number of samples, or width of the beam; ignored for greedy orders.
+      seconds: Time limit, after which no more samples are drawn; some are drawn of each graph in any case.
+        ``None`` for no limit.
 
     Returns:
       ``[N]`` ops of each graph.
@@ -98,7 +107,8 @@ def decode_orders(
     """
     if decoding not in Decoding.__members__.values():
         raise ConfigError(f"decoding: unknown {decoding!r}; use one of {', '.join(Decoding)}")
-    check_whole("candidates", candidates, 1)
+    check_whole("candidates", candidates, 1, _MOST)
+    deadline = Deadline(seconds)
     check_kind("graphs", graphs, Sequence)
     for graph in graphs:
         check_kind("graphs", graph, ComputationGraph)
@@ -113,7 +123,7 @@ def decode_orders(
         problem = make_problem([graphs[i] for i in members], _CLUSTER, bucket)
         guide = jnp.concatenate([_guide(model, graphs[i], bucket.ops) for i in members])
         chosen = keys[np.array(members)]
-        orders = _decoded(model, problem, guide, chosen, Decoding(decoding), candidates)
+        orders = _decoded(model, problem, guide, chosen, Decoding(decoding), candidates, deadline)
         for i, order in zip(members, orders, strict=True):
             found[i] = order[: graphs[i].num_ops].astype(np.int64)
     return found
@@ -126,12 +136,25 @@ def _decoded(
     keys: jax.Array,
     decoding: Decoding,
     candidates: int,
+    deadline: Deadline,
 ) -> np.ndarray:
     """``[B, N]`` int32."""
     if decoding is Decoding.BEAM:
         return beam_order(model, problem, guide, candidates).orders
     if decoding is Decoding.GREEDY:
         return np.asarray(greedy_orders(model, problem, guide))
-    orders = sampled_orders(model, problem, guide, keys, candidates)
-    best = np.asarray(peaks(problem, orders)).argmin(axis=1)
-    return np.asarray(orders)[np.arange(len(best)), best]
+    rows, ops = np.arange(problem.num_graphs), problem.bucket.ops
+    together = min(candidates, max(_FEW, _VALUES // (len(rows) * ops)))
+    best, least = np.zeros((len(rows), ops), np.int32), np.full(len(rows), np.iinfo(np.int32).max)
+    for first in range(0, candidates, together):
+        check_interrupt()
+        if first and deadline.over:
+            break
+        # The last part has as many as the others, or it would be compiled itself.
+        orders = sampled_orders(model, problem, guide, keys, together, first)
+        found = np.asarray(peaks(problem, orders))[:, : candidates - first]
+        chosen, peak = np.asarray(orders)[rows, found.argmin(axis=1)], found.min(axis=1)
+        # On ties the first sample stays.
+        best = np.where(((peak < least) | (first == 0))[:, None], chosen, best)
+        least = np.minimum(peak, least)
+    return best

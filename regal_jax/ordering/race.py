@@ -16,7 +16,7 @@ from regal_jax.problem import Problem
 from regal_jax.programs import program
 from regal_jax.search.draws import seeds_of, words
 
-__all__ = ["LEAST", "MOST_SLOWER", "SCALES", "Clocks", "make_clocks", "race"]
+__all__ = ["LEAST", "MOST_SLOWER", "SCALES", "Clocks", "make_clocks", "race", "seeds_of_samples"]
 
 LEAST: Final = 2.0**-25
 """Time left, in units of its mean, of a clock whose time was rounded to zero: half the smallest draw."""
@@ -46,17 +46,23 @@ class Clocks(NamedTuple):
     power: jax.Array
 
 
+def seeds_of_samples(keys: jax.Array, samples: int, first: jax.Array) -> jax.Array:
+    """``[B, S, 2]`` uint32 seeds of the samples ``first`` to ``first + samples`` of each graph."""
+    fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
+    return seeds_of(fold(keys, first + jnp.arange(samples, dtype=jnp.uint32)))
+
+
 @program(static=(2,))
-def make_clocks(priorities: jax.Array, keys: jax.Array, samples: int) -> Clocks:
+def make_clocks(priorities: jax.Array, keys: jax.Array, samples: int, first: jax.Array) -> Clocks:
     """The clocks before the first step.
 
     Args:
       priorities: ``[B, N]`` float32.
       keys: ``[B]`` typed keys, consumed.
       samples: ``S``, the number of orders per graph.
+      first: uint32, the number of the first of them.
     """
-    fold = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
-    seeds = seeds_of(fold(keys, jnp.arange(samples, dtype=jnp.uint32)))
+    seeds = seeds_of_samples(keys, samples, first)
     uniform = open_uniform(words(seeds, priorities.shape[-1]))
     y = jnp.clip(priorities, -_MOST, _MOST)
     power = jnp.floor(y * np.float32(np.log2(np.e)))

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regal_jax.checks import counted
 from regal_jax.graph.units import format_bytes, format_time
 from regal_jax.plan.bounds import Objective
 from regal_jax.plan.limits import meets_bound
@@ -23,8 +24,8 @@ def summary(plan: "Plan") -> str:
 
 def title(plan: "Plan") -> str:
     """The graph and cluster of the plan in one line."""
-    ops = _count(len(plan.op_names), "op")
-    return f"plan for {plan.graph_name!r}: {ops} on {_count(plan.cluster.num_devices, 'device')}"
+    ops = counted(len(plan.op_names), "op")
+    return f"plan for {plan.graph_name!r}: {ops} on {counted(plan.cluster.num_devices, 'device')}"
 
 
 def figures(plan: "Plan") -> list[tuple[str, str]]:
@@ -57,7 +58,7 @@ def headline(plan: "Plan") -> str:
     stopped = plan.provenance.get("stopped")
     if stopped in ("interrupted", "time"):
         parts.append(
-            f"stopped after {_count(plan.provenance.get('evaluations', 0), 'evaluation')}: {stopped}"
+            f"stopped after {counted(plan.provenance.get('evaluations', 0), 'evaluation')}: {stopped}"
         )
     return ", ".join(parts)
 
@@ -86,10 +87,6 @@ def _made_by(plan: "Plan") -> str:
         parts.append(f"seed {said['seed']}")
     made = ", ".join(parts)
     return f"{said['best_from']}; nothing better came of {made}" if "best_from" in said else made
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def _distance(plan: "Plan") -> str:

@@ -5,6 +5,7 @@
     python -m regal_jax.policies.conversion FILE [FILE ...]
 """
 
+import argparse
 import dataclasses
 import json
 import sys
@@ -132,14 +133,26 @@ def _training(text: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Rewrites each file; returns the exit code, 2 for bad input."""
+    """Rewrites each file; returns the exit code, 2 for bad input.
+
+    Raises:
+      SystemExit: The help was asked for, or an option is unknown.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m regal_jax.policies.conversion",
+        description=f"Rewrite weights files of format version {EARLIER} in place; others stay as they are.",
+    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help="a file of weights")
+    paths = parser.parse_args(arguments).files
     try:
-        if not arguments:
+        if not paths:
             raise ConfigError("FILE: give the weights files to rewrite")
-        for path in arguments:
+        for path in paths:
             rewrite(path)
             sys.stdout.write(f"{path}\n")
     except (ValueError, OSError) as error:
+        if isinstance(error, OSError):
+            error = f"{error.filename}: {error.strerror}; check the path"
         sys.stderr.write(f"regal_jax.policies.conversion: error: {' '.join(str(error).split())}\n")
         return 2
     return 0

@@ -5,6 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from regal_jax.checks import counted
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import counting
@@ -120,13 +121,14 @@ class _Batch:
         each = [clusters] * len(graphs) if isinstance(clusters, Cluster) else list(clusters)
         if len(each) != len(graphs):
             raise ConfigError(
-                f"policy inputs: {len(graphs)} graphs but {len(each)} clusters; give one per graph"
+                f"policy inputs: {counted(len(graphs), 'graph')} but {counted(len(each), 'cluster')}; "
+                "give one per graph"
             )
         for cluster in each:
             if cluster.num_devices != num_devices:
                 raise ConfigError(
-                    f"policy inputs: a cluster of {cluster.num_devices} devices, but the features are for "
-                    f"{num_devices}; take the policy and the cluster for the same number"
+                    f"policy inputs: a cluster of {counted(cluster.num_devices, 'device')}, but the features "
+                    f"are for {num_devices}; take the policy and the cluster for the same number"
                 )
         self._pairs = list(zip(graphs, each, strict=True))
         self.size = len(each)

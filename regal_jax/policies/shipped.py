@@ -4,7 +4,7 @@ import functools
 from importlib import resources
 from typing import TYPE_CHECKING, Final
 
-from regal_jax.checks import check_kind, check_whole
+from regal_jax.checks import check_kind, check_whole, counted
 from regal_jax.errors import ConfigError
 from regal_jax.plan import Objective
 
@@ -88,7 +88,7 @@ def _load(name: str, objective: Objective, num_devices: int) -> "Policy":
         files = (f.name for f in folder.iterdir()) if folder.is_dir() else ()
         there = sorted(f.removesuffix(".safetensors") for f in files if f.endswith(".safetensors"))
         raise ConfigError(
-            f"policy: none is shipped for {objective} on {num_devices} devices (there are: "
+            f"policy: none is shipped for {objective} on {counted(num_devices, 'device')} (there are: "
             f"{', '.join(there) or 'none'}); train one with 'regal-jax train', or leave policy out"
         )
     with resources.as_file(file) as path:

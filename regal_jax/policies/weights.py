@@ -6,6 +6,7 @@ from typing import Final
 
 from flax import nnx
 
+from regal_jax.checks import counted
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.policies.ablation import Ablation
 from regal_jax.policies.config import PolicyConfig
@@ -67,7 +68,7 @@ def load_policy(path: str | os.PathLike[str], *, num_devices: int | None = None)
     config = _config(path, metadata)
     if num_devices is not None and config.num_devices != num_devices:
         raise ConfigError(
-            f"{path}: a policy for {config.num_devices} devices, not for {num_devices}; "
+            f"{path}: a policy for {counted(config.num_devices, 'device')}, not for {num_devices}; "
             f"load or train one for {num_devices}"
         )
     return _FILES.network(path, tensors, lambda: Policy(config, rngs=nnx.Rngs(0)))

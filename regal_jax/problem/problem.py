@@ -7,6 +7,7 @@ from typing import Final
 import jax
 import numpy as np
 
+from regal_jax.checks import counted
 from regal_jax.errors import ConfigError, GraphError
 from regal_jax.graph import (
     Cluster,
@@ -143,7 +144,10 @@ def make_problem(
         raise ConfigError("make_problem: no graphs; give at least one")
     each = [clusters] * len(graphs) if isinstance(clusters, Cluster) else list(clusters)
     if len(each) != len(graphs):
-        raise ConfigError(f"make_problem: {len(graphs)} graphs but {len(each)} clusters; give one per graph")
+        raise ConfigError(
+            f"make_problem: {counted(len(graphs), 'graph')} but {counted(len(each), 'cluster')}; "
+            "give one per graph"
+        )
     kinds = {(devices or c.num_devices, c.transfer is TransferModel.BLOCKING) for c in each}
     if len(kinds) > 1:
         raise ConfigError(

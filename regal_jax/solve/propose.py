@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from regal_jax.checks import counted
 from regal_jax.encoding import Proposal, uniform_proposal
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
@@ -92,8 +93,8 @@ def check_devices(policy: Policy, num_devices: int) -> None:
     """
     if policy.config.num_devices != num_devices:
         raise ConfigError(
-            f"policy: made for {policy.config.num_devices} devices, but the cluster has {num_devices}; "
-            "take one that was trained for as many"
+            f"policy: made for {counted(policy.config.num_devices, 'device')}, but the cluster has "
+            f"{num_devices}; take one that was trained for as many"
         )
 
 

@@ -87,7 +87,10 @@ class _Neural(Constructive):
         graphs = [instance.graph for instance in instances]
         # All instances of a call have its seed.
         keys = graph_keys(jax.random.key(instances[0].number % 2**32), graphs)
-        orders = decode_orders(model, graphs, keys, decoding=decoding, candidates=candidates)
+        left = [instance.seconds for instance in instances if instance.seconds is not None]
+        orders = decode_orders(
+            model, graphs, keys, decoding=decoding, candidates=candidates, seconds=min(left, default=None)
+        )
         return [self._plan(*pair) for pair in zip(instances, orders, strict=True)]
 
     def _plan(self, instance: Instance, order: np.ndarray) -> Plan:

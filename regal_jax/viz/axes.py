@@ -5,10 +5,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import numpy as np
+
 from regal_jax.checks import check_kind, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph.units import TIME_UNITS
-from regal_jax.storage.atomic import writing
+from regal_jax.storage.atomic import replacing, writing
 from regal_jax.storage.paths import path_text
 
 if TYPE_CHECKING:
@@ -17,11 +19,14 @@ if TYPE_CHECKING:
     from matplotlib.legend import Legend
 
 __all__ = [
+    "MOST_NAME",
     "bare",
     "byte_scale",
     "check_drawn",
+    "check_finite",
     "check_picture",
     "check_width",
+    "legend_of",
     "picture_formats",
     "save",
     "scaled",
@@ -30,6 +35,8 @@ __all__ = [
     "write_labels",
 ]
 
+MOST_NAME: Final = 40
+"""Most letters of a name beside a picture."""
 _LEAST_WIDTH: Final = 1.0
 _MOST_WIDTH: Final = 200.0
 """Inches. In less, nothing is legible; more is more than a picture can have."""
@@ -73,6 +80,19 @@ def write_labels(legend: "Legend", labels: Iterable[str]) -> None:
         text.set_text(label)
 
 
+def legend_of(ax: "Axes | Figure", entries: Iterable[tuple[Any, str]], **style: Any) -> None:
+    """A legend whose labels are names as they are, without their middle where they are long.
+
+    Args:
+      ax: Where it is.
+      entries: What is drawn, and its name.
+      **style: Arguments of `matplotlib.axes.Axes.legend`.
+    """
+    handles, names = zip(*entries, strict=True)
+    legend = ax.legend(handles, ["name"] * len(names), frameon=False, **style)
+    write_labels(legend, [short(name, MOST_NAME) for name in names])
+
+
 def scaled(ax: "Axes", axis: Literal["x", "y"]) -> None:
     """Removes the frame where there is no scale, and draws grid lines for ``axis``."""
     for side in ("top", "right"):
@@ -89,6 +109,16 @@ def check_drawn(what: str, given: Any, kind: type, width: Any) -> None:
     """
     check_kind(what, given, kind)
     check_width(width)
+
+
+def check_finite(what: str, values: Any) -> None:
+    """Refuses numbers that have no place on an axis.
+
+    Raises:
+      ConfigError: A number is infinite or NaN.
+    """
+    if not np.isfinite(values).all():
+        raise ConfigError(f"{what}: has a number that is not finite; leave it out")
 
 
 def check_width(width: Any) -> None:
@@ -134,5 +164,5 @@ def save(figure: "Figure", path: str | os.PathLike[str] | None) -> None:
     """
     check_picture(path)
     if path is not None:
-        with writing(path):
-            figure.savefig(path, dpi=150)
+        with writing(path), replacing(path) as file:
+            figure.savefig(file, dpi=150, format=Path(path).suffix[1:].lower())

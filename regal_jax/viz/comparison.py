@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import check_drawn, save, scaled
+from regal_jax.viz.axes import MOST_NAME, check_drawn, check_finite, legend_of, save, scaled, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,7 +64,7 @@ def plot_improvements(
         ties = 1 - better.mean() - worse.mean()
         return f"better {better.mean():.1%}, worse {worse.mean():.1%}, ties {ties:.1%}"
 
-    return _histograms(saved, draw, f"improvement over {reference} (%)", path, width)
+    return _histograms(saved, draw, f"improvement over {short(reference, MOST_NAME)} (%)", path, width)
 
 
 def plot_entropies(
@@ -104,6 +104,8 @@ def _histograms(
     from regal_jax.viz.figure import PlanFigure
 
     known = {name: v[~np.isnan(v)] for name, v in values.items()}
+    for name, v in known.items():
+        check_finite(f"plot: {name}", v)
     empty = next((name for name, v in known.items() if not v.size), None)
     if not known or empty is not None:
         raise ConfigError(f"plot: no result of {empty or 'any method'} to draw; leave it out")
@@ -113,8 +115,8 @@ def _histograms(
     axes = figure.subplots(down, across, squeeze=False)
     for ax, (name, v) in zip(axes.flat, known.items(), strict=False):
         note = draw(ax, v)
-        ax.set_title(f"{name}\n{note}", loc="left", fontsize=8, parse_math=False)
-        ax.set_xlabel(label)
+        ax.set_title(f"{short(name, MOST_NAME)}\n{note}", loc="left", fontsize=8, parse_math=False)
+        ax.set_xlabel(label, parse_math=False)
         ax.set_ylabel("graphs")
         _clean(ax)
     for ax in list(axes.flat)[len(known) :]:
@@ -151,11 +153,13 @@ def plot_limits(
         raise ConfigError("curves: give at least one, with at least one point")
     figure = PlanFigure(figsize=(width, 0.6 * width), layout="constrained")
     ax = figure.subplots()
+    drawn = []
     for i, (name, curve) in enumerate(curves.items()):
         limits = np.array(list(curve))
         mean, low, high = 100 * np.array(list(curve.values()), np.float64).reshape(-1, 3).T
         colour = _COLOURS[i % len(_COLOURS)]
-        ax.plot(limits, mean, marker="o", ms=4, lw=1.6, color=colour, label=name)
+        (line,) = ax.plot(limits, mean, marker="o", ms=4, lw=1.6, color=colour)
+        drawn.append((line, name))
         ax.fill_between(limits, low, high, color=colour, alpha=0.18, lw=0)
     ax.axhline(0, color="#333333", lw=0.8, ls="--")
     ax.set_xscale("log")
@@ -163,8 +167,8 @@ def plot_limits(
     ax.set_xticks(marks, [f"{mark:,}" for mark in marks])
     ax.minorticks_off()
     ax.set_xlabel("evaluations")
-    ax.set_ylabel(f"mean improvement over {reference} (%)")
-    ax.legend(frameon=False, fontsize=9)
+    ax.set_ylabel(f"mean improvement over {short(reference, MOST_NAME)} (%)", parse_math=False)
+    legend_of(ax, drawn, fontsize=9)
     _clean(ax, counts=False)
     save(figure, path)
     return figure
@@ -231,13 +235,15 @@ def plot_seconds(
     known = {name: np.maximum(v[~np.isnan(v)], 1e-6) for name, v in seconds.items()}
     if not known or not all(v.size for v in known.values()):
         raise ConfigError("seconds: give at least one method with at least one result")
+    for name, v in known.items():
+        check_finite(f"seconds: {name}", v)
     figure = PlanFigure(figsize=(width, 0.9 + 0.32 * len(known)), layout="constrained")
     ax = figure.subplots()
     low, middle, high = np.array([np.quantile(v, (0.1, 0.5, 0.9)) for v in known.values()]).T
     at = np.arange(len(known))
     bars: dict[str, Any] = {"xerr": [middle - low, high - middle], "ecolor": "#333333"}
     ax.barh(at, middle, color=_COLOURS[0], height=0.65, error_kw={"lw": 1.0}, **bars)
-    ax.set_yticks(at, list(known))
+    ax.set_yticks(at, [short(name, MOST_NAME) for name in known], parse_math=False)
     ax.invert_yaxis()
     ax.set_xscale("log")
     ax.set_xlabel("seconds per graph (median, 10 % to 90 %)")
@@ -273,16 +279,16 @@ def plot_quality(
         raise ConfigError("quality: give at least one method with at least one result")
     figure = PlanFigure(figsize=(width, 0.62 * width), layout="constrained")
     ax = figure.subplots()
+    drawn = []
     for number, (name, line) in enumerate(points.items()):
         colour = _COLOURS[number % len(_COLOURS)]
         marker = _MARKERS[number // len(_COLOURS) % len(_MARKERS)]
         gap, low, high = 100 * np.array([interval for _, interval in line]).T
         at = [max(seconds, 1e-6) for seconds, _ in line]
-        ax.errorbar(
-            at, gap, [gap - low, high - gap], fmt=f"{marker}-", color=colour, ms=5, lw=1.0, label=name
-        )
+        errors = [gap - low, high - gap]
+        drawn.append((ax.errorbar(at, gap, errors, fmt=f"{marker}-", color=colour, ms=5, lw=1.0), name))
     # Names beside the points would cover each other: most searches take about the same time.
-    ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7, frameon=False)
+    legend_of(ax, drawn, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
     ax.set_xscale("log")
     ax.set_yscale("symlog", linthresh=1.0)
     ax.set_ylim(bottom=-0.05)  # Nothing is better than the best known value; room for the points on it.

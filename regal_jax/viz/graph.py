@@ -57,7 +57,8 @@ def plot_graph(
         axes = figure.subplots(2, 2).ravel()
         _draw_levels(axes[:2], graph, level)
         _draw_kinds(axes[2:], graph)
-    figure.suptitle(str(graph), fontsize=9, parse_math=False)
+    counts = str(graph).removeprefix(f"graph {graph.name!r}")
+    figure.suptitle(f"graph {short(graph.name, 60)!r}{counts}", fontsize=9, parse_math=False)
     save(figure, path)
     return figure
 
@@ -78,6 +79,8 @@ def _levels(graph: ComputationGraph) -> np.ndarray:
 
 
 def _draw_ops(ax: "Axes", graph: ComputationGraph, level: np.ndarray) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     common = [kind for kind, _ in Counter(graph.op_kinds).most_common(len(_COLOURS) - 1)]
     colour = dict(zip(common, _COLOURS, strict=False))
     height = np.zeros(graph.num_ops)
@@ -100,14 +103,18 @@ def _draw_ops(ax: "Axes", graph: ComputationGraph, level: np.ndarray) -> None:
         where = (level[o], -height[o])
         text = short(name, room)
         ax.text(*where, text, fontsize=6, ha="center", va="center", color="white", bbox=box, parse_math=False)
-    for fill in colour.values():
+    labels = {fill: short(kind, 24) or "(none)" for kind, fill in colour.items()}
+    if len(set(graph.op_kinds)) > len(labels):
+        labels[_COLOURS[-1]] = "other"
+    for fill in labels:
         ax.plot([], [], "s", color=fill, label="kind")
     legend = ax.legend(fontsize=6, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    write_labels(legend, [kind or "(none)" for kind in colour])
+    write_labels(legend, labels.values())
     ax.set_xlim(-0.6, int(level.max()) + 0.6)
     ax.set_ylim(-float(height.max()) - 0.7, float(height.max()) + 0.7)
     bare(ax)
     ax.set_yticks([])
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     ax.set_xlabel("level", fontsize=8)
 
 

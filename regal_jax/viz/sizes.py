@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import check_drawn, save, scaled
+from regal_jax.viz.axes import MOST_NAME, check_drawn, legend_of, save, scaled, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,10 +72,13 @@ def plot_sizes(
             _degrees(ax, label, counts)
     for ax in axes:
         _clean(ax)
-    handles = [_patch(i, f"{label} ({len(records):,})") for i, (label, records) in enumerate(groups.items())]
-    figure.legend(
-        handles=handles, loc="outside upper left", ncols=min(len(handles), 6), frameon=False, fontsize=9,
-        handlelength=1.0, handleheight=0.9,
+    entries = [
+        (_patch(i), f"{short(label, MOST_NAME - 8)} ({len(records):,})")
+        for i, (label, records) in enumerate(groups.items())
+    ]
+    legend_of(
+        figure, entries, loc="outside upper left", ncols=min(len(entries), 6), fontsize=9, handlelength=1.0,
+        handleheight=0.9,
     )  # fmt: skip
     save(figure, path)
     return figure
@@ -108,7 +111,7 @@ def _degrees(ax: "Axes", label: str, counts: np.ndarray) -> None:
     powers = [p for p in (0, 1, 10, 100, 1000, 10_000, 100_000) if p <= max(at.max(initial=1), 10) * 1.2]
     ax.set_xticks(powers, [f"{p:,}" for p in powers])
     ax.minorticks_off()
-    ax.set_xlabel(label)
+    ax.set_xlabel(short(label, MOST_NAME), parse_math=False)
     ax.set_ylabel("ops")
 
 
@@ -129,7 +132,7 @@ def _clean(ax: "Axes") -> None:
     scaled(ax, "y")
 
 
-def _patch(index: int, label: str) -> Any:
+def _patch(index: int) -> Any:
     from matplotlib.patches import Patch
 
-    return Patch(color=_COLOURS[index % len(_COLOURS)], label=label)
+    return Patch(color=_COLOURS[index % len(_COLOURS)])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import check_drawn, save, scaled
+from regal_jax.viz.axes import MOST_NAME, check_drawn, legend_of, save, scaled, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,16 +50,20 @@ def plot_targets(
 
     figure = PlanFigure(figsize=(width, 0.36 * width), layout="constrained")
     axes = np.ravel(figure.subplots(1, len(targets), squeeze=False))
+    drawn = []
     for ax, target in zip(axes, targets, strict=True):
+        drawn = []
         for number, (source, columns) in enumerate(points.items()):
             colour = _COLOURS[number % len(_COLOURS)]
-            ax.scatter(columns[_PROXY], columns[target], s=10, alpha=0.6, color=colour, label=source)
+            drawn.append(
+                (ax.scatter(columns[_PROXY], columns[target], s=10, alpha=0.6, color=colour), source)
+            )
         every = [np.concatenate([columns[name] for columns in points.values()]) for name in (_PROXY, target)]
-        ax.set_title(f"{target}{_correlation(*every)}", fontsize=10)
+        ax.set_title(f"{short(target, MOST_NAME)}{_correlation(*every)}", fontsize=10, parse_math=False)
         ax.set_xlabel("speed-up by the proxy")
         scaled(ax, "y")
     axes[0].set_ylabel("speed-up on the target")
-    axes[0].legend(frameon=False, fontsize=8)
+    legend_of(axes[0], drawn, fontsize=8)
     save(figure, path)
     return figure
 

@@ -108,7 +108,7 @@ def _events(ax: "Axes", plan: Plan, factor: float, width: float) -> None:
         _names(ax, plan, start, finish, width, colours)
     ax.set_ylim(d - 0.5, -0.5)
     ax.set_yticks(range(d), [f"device {k}" for k in range(d)])
-    _legend(ax, legend)
+    _legend(ax, legend, width)
 
 
 def _boxes(
@@ -159,15 +159,18 @@ def _names(
             ax.text(*where, text, ha="center", va="center", fontsize=8, color=ink, parse_math=False, zorder=4)
 
 
-def _legend(ax: "Axes", entries: list[tuple[Any, str]]) -> None:
+def _legend(ax: "Axes", entries: list[tuple[Any, str]], width: float) -> None:
+    """The legend, in several rows where one would be wider than the figure of ``width`` inches."""
     from matplotlib.patches import Patch
 
+    room, sizes = 0.88 * width / 0.07, [len(label) + 5 for _, label in entries]  # In letters.
+    columns = len(entries) if sum(sizes) <= room else max(1, int(room // max(sizes)))
     handles = [Patch(color=colour, label="kind") for colour, _ in entries]
     legend = ax.legend(
         handles=handles,
         loc="lower left",
         bbox_to_anchor=(0, 1.0),
-        ncols=len(entries),
+        ncols=columns,
         frameon=False,
         fontsize=8,
         borderaxespad=0.2,

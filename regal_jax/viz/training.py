@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import check_drawn, save
+from regal_jax.viz.axes import MOST_NAME, check_drawn, check_finite, legend_of, save, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,17 +47,22 @@ def plot_temperatures(
     every = [np.asarray(values) for at in speedups.values() for values in at.values()]
     if not every or not all(speedups.values()) or not all(values.size for values in every):
         raise ConfigError("speedups: give at least one network, temperature and schedule")
+    for title, at in speedups.items():
+        for values in at.values():
+            check_finite(f"speedups: {title}", values)
     figure = PlanFigure(figsize=(width, 0.4 * width * len(speedups)), layout="constrained")
     axes = np.ravel(figure.subplots(len(speedups), 1, sharex=True, squeeze=False))
     low, high = min(float(v.min()) for v in every), max(float(v.max()) for v in every)
     bins = np.linspace(low, high if high > low else low + 1, _BINS + 1).tolist()
+    drawn: dict[Any, list[tuple[Any, str]]] = {ax: [] for ax in axes}
     for ax, (title, at) in zip(axes, speedups.items(), strict=True):
         for number, (temperature, values) in enumerate(at.items()):
             colour = _COLOURS[number % len(_COLOURS)]
-            ax.hist(values, bins=bins, histtype="step", lw=1.4, color=colour, label=temperature)
-        ax.set_title(title, fontsize=10)
+            _, _, (bars,) = ax.hist(values, bins=bins, histtype="step", lw=1.4, color=colour)
+            drawn[ax].append((bars, temperature))
+        ax.set_title(short(title, MOST_NAME), fontsize=10, parse_math=False)
         ax.set_ylabel("schedules")
-    axes[0].legend(title="temperature", frameon=False, fontsize=8)
+    legend_of(axes[0], drawn[axes[0]], title="temperature", fontsize=8)
     axes[-1].set_xlabel("speed-up by the proxy")
     save(figure, path)
     return figure
@@ -94,11 +99,12 @@ def plot_training(
         raise ConfigError("curves: give at least one, with at least one point")
     figure = PlanFigure(figsize=(width, 0.6 * width), layout="constrained")
     ax = figure.subplots()
+    drawn = []
     for number, (name, runs) in enumerate(curves.items()):
-        for i, (steps, values) in enumerate(runs):
-            ax.plot(steps, values, lw=1.4, color=_COLOURS[number % len(_COLOURS)], label=None if i else name)
+        lines = [ax.plot(*run, lw=1.4, color=_COLOURS[number % len(_COLOURS)])[0] for run in runs]
+        drawn.append((lines[0], name))
     ax.set_xlabel("step")
-    ax.set_ylabel(label)
-    ax.legend(frameon=False, fontsize=9)
+    ax.set_ylabel(label, parse_math=False)
+    legend_of(ax, drawn, fontsize=9)
     save(figure, path)
     return figure

@@ -144,7 +144,7 @@ def train_gflownet(
     identity = run_identity(config.as_document(), *sets)
     with _Schedules(config, sets, mesh) as course, folder_of_run(folder, identity):
         ending = run_course(course, folder, progress=progress, tensorboard=tensorboard)
-        model = fetched(folder / WEIGHTS, load_gflownet)
+        model = fetched(folder / WEIGHTS, course.load)
     steps = int(ending.state.step)
     best = GflownetValidation(**ending.best)
     return GflownetTrainResult(model, best, ending.best_step, steps, steps == config.optimizer.steps)
@@ -239,6 +239,9 @@ class _Schedules(Course[GflownetState]):
 
     def save(self, path: pathlib.Path, state: GflownetState, metadata: Mapping[str, str]) -> None:
         save_gflownet(path, self._learner.model(state.policy), dict(metadata))
+
+    def load(self, path: pathlib.Path) -> SchedulePolicy:
+        return load_gflownet(path)
 
     def document(self) -> Mapping[str, Any]:
         return located_by_name(self._config.as_document())

@@ -136,7 +136,7 @@ def train_orders(
     identity = run_identity(config.as_document(), *sets)
     with _Orders(config, sets, mesh) as course, folder_of_run(folder, identity):
         ending = run_course(course, folder, progress=progress, tensorboard=tensorboard)
-        model = fetched(folder / WEIGHTS, load_topoformer)
+        model = fetched(folder / WEIGHTS, course.load)
     steps = int(ending.state.step)
     best = OrderValidation(**ending.best)
     return OrderTrainResult(model, best, ending.best_step, steps, steps == config.optimizer.steps)
@@ -221,6 +221,9 @@ class _Orders(Course[OrderState]):
 
     def save(self, path: pathlib.Path, state: OrderState, metadata: Mapping[str, str]) -> None:
         save_topoformer(path, self._learner.model(state.policy), dict(metadata))
+
+    def load(self, path: pathlib.Path) -> Topoformer:
+        return load_topoformer(path)
 
     def document(self) -> Mapping[str, Any]:
         return located_by_name(self._config.as_document())

@@ -8,13 +8,13 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from regal_jax.checks import shown, whole
+from regal_jax.checks import counted, shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
 from regal_jax.plan import ROUNDING, Objective, Plan, lower_bound
 from regal_jax.problem import Bucket, Problem, make_problem, memory_unit, rung
 from regal_jax.runtime.compiling import usable
-from regal_jax.runtime.memory import machine_memory
+from regal_jax.runtime.memory import check_memory, machine_memory
 from regal_jax.search import AnnealingConfig, BrkgaConfig, WarmStart
 from regal_jax.solve import CHROMOSOME, Encoding
 
@@ -204,7 +204,6 @@ def _cut_up(share: Share) -> list[Share]:
 
 def _limit(devices: Sequence[Any]) -> int:
     """Bytes above which the search of a single graph is refused."""
-    # Without this, the system would end the process.
     memory = machine_memory() if _on_cpu(devices) else None
     return _MOST_BYTES if memory is None else min(_MOST_BYTES, memory)
 
@@ -226,12 +225,13 @@ def _most_graphs(
     events = bucket.ops + bucket.tensors * devices * blocking
     individuals = config.first_evaluations
     each = individuals * (8 * genes + 16 * events + 16 * bucket.ops)
-    if each > limit:
-        raise ConfigError(
-            f"graph {graph.name!r}: {graph.num_ops} ops, {devices} devices and a population of {individuals} "
-            f"need about {each / 2**30:.1f} GiB of {limit / 2**30:.1f}; use fewer devices or a smaller "
-            "population, or method='list-search', which has none"
-        )
+    check_memory(
+        f"graph {graph.name!r}: {graph.num_ops} ops, {counted(devices, 'device')} and a population of "
+        f"{individuals}",
+        each,
+        limit,
+        "use fewer devices or a smaller population, or method='list-search', which has none",
+    )
     return int(np.clip(_BYTES // each, 1, _MOST_GRAPHS))
 
 

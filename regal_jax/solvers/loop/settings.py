@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from regal_jax.checks import check_whole, real, shown, whole
+from regal_jax.checks import check_whole, counted, real, shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan
@@ -258,7 +258,9 @@ def each(clusters: Cluster | Sequence[Cluster], count: int) -> Sequence[Cluster]
             f"clusters: give a Cluster, or a list with one per graph, got {reprlib.repr(clusters)}"
         )
     if len(clusters) != count:
-        raise ConfigError(f"clusters: {len(clusters)} for {count} graphs; give one for all, or one per graph")
+        raise ConfigError(
+            f"clusters: {len(clusters)} for {counted(count, 'graph')}; give one for all, or one per graph"
+        )
     return list(clusters)
 
 
