@@ -110,7 +110,7 @@ def _replayed(plan: "Plan", graph: "ComputationGraph", question: Question) -> "P
     return pinned.release(0, adapt_plan(restricted, pinned.graphs[0], question.cluster))
 
 
-_SHARE: Final = 0.2
+_SHARE: Final = 0.05
 """Largest share of the time that is spent on saving plans during a search."""
 
 
