@@ -19,6 +19,8 @@ WHOLE = "\n\n".join(TEXTS.values())
 SUITES = (
     "devices-4",
     "devices-8",
+    "insertion-policy-limits-2",
+    "insertion-policy-limits-4",
     "insertion-policy-links-2",
     "insertion-policy-links-4",
     "larger-graphs-makespan",
