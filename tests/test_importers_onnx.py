@@ -383,6 +383,7 @@ def test_symbolic_dimensions_have_the_given_sizes_or_1_with_a_warning(tmp_path):
     [
         ({"dims": 3}, "dims: give a Mapping, got int"),
         ({"input_devices": 1}, r"input_devices: 1 must be indices of devices, e\.g\. \(0, 1\)"),
+        ({"input_devices": b"\x00"}, r"input_devices: b'\\x00' must be indices of devices"),
         ({"loop_trips": -1}, "loop_trips: -1 must be a whole number of at least 0"),
         ({"loop_trips": 1.5}, r"loop_trips: 1\.5 must be"),
     ],

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.checks import check_kind, shown, whole
+from regal_jax.checks import check_kind, is_list, shown, whole
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.importers.files import PathLike, at_path, graph_name, read_bytes
@@ -160,7 +160,7 @@ def onnx_ops(
     check_kind("dims", dims or {}, Mapping)
     if whole(loop_trips, 0) is None:
         raise ConfigError(f"loop_trips: {shown(loop_trips)} must be a whole number of at least 0")
-    if not isinstance(input_devices, Iterable | None):
+    if input_devices is not None and not is_list(input_devices):
         raise ConfigError(
             f"input_devices: {shown(input_devices)} must be indices of devices, e.g. (0, 1), or None for all"
         )
