@@ -377,6 +377,27 @@ def test_blocks_without_gradient_and_control_flow_by_cond():
     graph = from_torch(module(fn), torch.empty(4), profile=FLOPS)
     assert kinds(graph) == ["aten.sin", "aten.sum", "aten.gt", "cond"]
     assert op(graph, "cond")["runtime"] == 40  # The slower branch.
+    assert op(graph, "cond")["temp"] == 16
+
+
+def test_scratch_of_branches_is_their_peak_of_live_values():
+    def long(x):
+        y = x.sin()
+        z = y.view(-1) * 2
+        return (z.cos() + y.view(-1)).view_as(x)
+
+    def nested(x):
+        return torch.cond(x.sum() > 1, long, lambda a: a + 1, (x * 2,)) + 1
+
+    def fn(self, x):
+        return torch.cond(x.sum() > 0, nested, lambda a: a.cos(), (x,))
+
+    found = {
+        place: op(from_torch(module(fn), torch.empty(4, 5), in_place=place), "cond")["temp"]
+        for place in (True, False)
+    }
+    # In `long` three values are alive while `cos` runs, in `nested` operand, result and condition of its branch.
+    assert found == {place: 3 * 80 + 2 * 80 + 1 for place in (True, False)}
 
 
 # Costs ------------------------------------------------------------------------------------------

@@ -296,6 +296,74 @@ def test_an_if_is_its_slowest_branch_and_a_loop_its_trips():
     assert _cost([loop], [info("x", 5), scalar], output=info("y", 5), loop_trips=7) == 35
 
 
+def test_a_scan_of_version_8_runs_its_body_for_each_step_of_each_sequence():
+    scan = _body()
+    scan.input.insert(0, "")  # Lengths of the sequences.
+    scan.attribute.remove(next(a for a in scan.attribute if a.name == "num_scan_inputs"))
+    scan.attribute.append(helper.make_attribute("num_scan_inputs", 1))
+    proto = model(
+        [scan], [info("x", 3, 2, 4), info("seq", 3, 10, 4)], [info("y", 3, 2, 4)], [weight("w", 4, 4)]
+    )
+    proto.opset_import[0].version = 8
+    graph = from_onnx(proto, profile=Count("flops"))
+    assert graph.runtime[-1] == 3 * 10 * 2 * 2 * 4 * 4
+    assert op(graph, "Scan_0")[2] == [3 * 32, 3 * 320]
+
+
+def test_the_scratch_of_bodies_is_their_peak_of_live_values():
+    def branch(name, count):
+        nodes = [helper.make_node("Exp", ["x"], [f"{name}0"])]
+        nodes += [helper.make_node("Mul", [f"{name}{i}", "x"], [f"{name}{i + 1}"]) for i in range(count)]
+        nodes += [helper.make_node("Constant", [], [f"{name}c"], value=weight("c", 10))]
+        nodes += [helper.make_node("Add", [f"{name}0", f"{name}{count}"], [name])]
+        return helper.make_graph(nodes, name, [], [info(name, 10)])
+
+    scalar, inputs = info("c", dtype=TensorProto.BOOL), [info("x", 10), info("c", dtype=TensorProto.BOOL)]
+    choice = helper.make_node("If", ["c"], ["y"], then_branch=branch("a", 1), else_branch=branch("b", 3))
+    # The first value, and two of the chain; the result is that of the node.
+    graph = from_onnx(model([choice], inputs, [info("y", 10)]))
+    assert graph.temp_bytes[-1] == 3 * 40
+    assert graph.temp_bytes[:-1].max() == 0
+    inner = helper.make_graph([choice], "inner", [], [info("y", 10)])
+    other = helper.make_graph([helper.make_node("Exp", ["x"], ["u"])], "other", [], [info("u", 10)])
+    outer = helper.make_node("If", ["c"], ["z"], then_branch=inner, else_branch=other)
+    assert from_onnx(model([outer], inputs, [info("z", 10)])).temp_bytes[-1] == 3 * 40
+    step = helper.make_graph(
+        [
+            helper.make_node("Relu", ["s"], ["r"]),
+            helper.make_node("Add", ["r", "s"], ["t"]),
+            helper.make_node("Identity", ["go"], ["went"]),
+        ],
+        "step",
+        [info("i", dtype=TensorProto.INT64), info("go", dtype=TensorProto.BOOL), info("s", 10)],
+        [info("went", dtype=TensorProto.BOOL), info("t", 10)],
+    )
+    # The results of an iteration stand beside those of the one before.
+    loop = helper.make_node("Loop", ["", "c", "x"], ["y"], body=step)
+    assert from_onnx(model([loop], [info("x", 10), scalar], [info("y", 10)])).temp_bytes[-1] == 80
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx"])
+def test_kinds_of_another_domain_are_other_ops(domain):
+    def seconds(kind, where, profile, **attributes):
+        node = helper.make_node(kind, ["x", "w"], ["y"], domain=where, **attributes)
+        proto = model([node], [info("x", 4, 6), info("w", 6, 4)], [info("y", 4, 4)])
+        proto.opset_import.add(domain="ai.onnx", version=17)
+        proto.opset_import.add(domain="mine", version=1)
+        proto.opset_import.add(domain="com.microsoft", version=1)
+        return from_onnx(proto, profile=profile).runtime[-1]
+
+    assert seconds("MatMul", domain, Count("flops")) == 2 * 4 * 4 * 6
+    assert seconds("MatMul", "mine", Count("flops")) == 24
+    assert seconds("FusedMatMul", "com.microsoft", Count("flops")) == 2 * 4 * 4 * 6
+    assert seconds("FusedMatMul", "com.microsoft", Count("flops"), transA=1) == 2 * 4 * 4 * 4
+    assert seconds("FusedMatMul", "mine", Count("flops")) == 24
+    # Neither a view nor a constant, nor one with attributes of ONNX's op.
+    assert seconds("Reshape", "mine", Count("bytes")) == 4 * (24 + 24 + 16)
+    assert seconds("Constant", "mine", Count("bytes")) == 4 * (24 + 24 + 16)
+    assert seconds("Einsum", "mine", Count("flops")) == 24
+
+
 def test_external_weights_are_not_needed(tmp_path):
     big = weight("w", 4, 5)
     big.ClearField("raw_data")

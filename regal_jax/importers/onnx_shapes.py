@@ -2,14 +2,15 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph.validation import MAX_BYTES
+from regal_jax.importers.onnx_nodes import subgraphs
 
-__all__ = ["Value", "import_onnx", "infer_values", "subgraphs", "values_of"]
+__all__ = ["Value", "import_onnx", "infer_values", "values_of"]
 
 # Larger initializers cannot be shapes, and copying them costs memory.
 _SHAPE_ELEMENTS: Final = 1024
@@ -102,14 +103,6 @@ def values_of(graph: Any) -> dict[str, Value]:
         if value.elements > MAX_BYTES:
             raise FormatError(f"ONNX value {name!r} has {len(value.shape)} dimensions of too many elements")
     return infos
-
-
-def subgraphs(node: Any) -> Iterator[Any]:
-    """The bodies of a node: none, unless it is an `If`, `Loop`, `Scan` or the like."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def infer_values(model: Any, dims: Mapping[str, int]) -> tuple[Any, dict[str, Value], dict[str, str]]:
