@@ -396,8 +396,8 @@ def test_scratch_of_branches_is_their_peak_of_live_values():
         place: op(from_torch(module(fn), torch.empty(4, 5), in_place=place), "cond")["temp"]
         for place in (True, False)
     }
-    # In `long` three values are alive while `cos` runs, in `nested` operand, result and condition of its branch.
-    assert found == {place: 3 * 80 + 2 * 80 + 1 for place in (True, False)}
+    # In `long` three values live while `cos` runs, in `nested` operand, result and condition of its branch.
+    assert found == dict.fromkeys((True, False), 3 * 80 + 2 * 80 + 1)
 
 
 # Costs ------------------------------------------------------------------------------------------

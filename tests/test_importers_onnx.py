@@ -364,6 +364,84 @@ def test_kinds_of_another_domain_are_other_ops(domain):
     assert seconds("Einsum", "mine", Count("flops")) == 24
 
 
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        (("Split", ["x"], ["y", "z", "u"], {"num_outputs": 2}), "its num_outputs is 2, and it has 3 outputs"),
+        (
+            ("Split", ["x"], ["y", "z"], {"num_outputs": 2**62}),
+            "its num_outputs is 4611686018427387904, and it",
+        ),
+        (("GatherND", ["x", "i"], ["y"], {"batch_dims": -1}), "its batch_dims is negative"),
+        (("LayerNormalization", ["x", "v"], ["y", "m"], {"axis": 2**31}), "its axis is 2147483648, and no"),
+        (("Expand", ["x", "i"], ["y"], {}), "it reads a shape of 1099511627776 dimensions"),
+    ],
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_values_on_which_shape_inference_crashes_or_hangs_are_refused(node, reason, inside):
+    kind, reads, makes, attributes = node
+    made = helper.make_node(kind, reads, makes, name="bad", **attributes)
+    inputs = [info("x", 4, 6), info("i", 2**40, dtype=TensorProto.INT64), info("v", 6)]
+    if inside:
+        body = helper.make_graph([made], "body", [], [info("y")])
+        made = helper.make_node("If", ["c"], ["out"], then_branch=body, else_branch=body)
+        inputs.append(info("c", dtype=TensorProto.BOOL))
+    proto = model([made], inputs, [info("out" if inside else "y")])
+    proto.opset_import[0].version = 18
+    with pytest.raises(FormatError, match=f"^ONNX node 'bad': {reason}"):
+        from_onnx(proto)
+
+
+def test_local_functions_that_multiply_are_refused():
+    def function(i):
+        calls = [(["a"], ["b"]), (["b"], ["c"])]
+        nodes = [helper.make_node(f"f{i + 1}", *call, domain="mine") for call in calls]
+        if i == 30:
+            nodes = [helper.make_node("Relu", ["a"], ["c"])]
+        ours = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+        return helper.make_function("mine", f"f{i}", ["a"], ["c"], nodes, ours)
+
+    def calling(first):
+        node = helper.make_node(f"f{first}", ["x"], ["y"], domain="mine")
+        made = model([node], [info("x", 2)], [info("y", 2)], functions=[function(i) for i in range(31)])
+        made.opset_import.add(domain="mine", version=1)
+        return made
+
+    assert from_onnx(calling(26)).op_kinds.count("Relu") == 16
+    with pytest.raises(FormatError, match="has 1073741824 nodes with its local functions inlined, more than"):
+        from_onnx(calling(0))
+
+
+def test_long_vectors_are_no_shapes(monkeypatch):
+    """Data propagation makes an object for each element of a tensor of one axis."""
+    asked, plain = [], onnx.shape_inference.infer_shapes
+
+    def infer(proto, data_prop=False):
+        assert not (data_prop and proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value > 2**24)
+        asked.append(data_prop)
+        return plain(proto, data_prop=data_prop)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", infer)
+
+    def vector(size, *nodes):
+        nodes = [helper.make_node("Mul", ["x", "x"], ["y"]), *nodes]
+        result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+        return from_onnx(model(nodes, [info("x", size)], [result]))
+
+    shaped = [
+        helper.make_node("Shape", ["y"], ["s"]),
+        helper.make_node("ConstantOfShape", ["s"], ["z"]),
+    ]
+    assert op(vector(2**40), "Mul_0")[2] == [2**42]
+    assert asked == [False]
+    # Shorter ones may be shapes, and so may somewhat longer ones where a size is not known otherwise.
+    assert op(vector(10, *shaped), "ConstantOfShape_2")[2] == [40]
+    assert op(vector(2**17, *shaped), "ConstantOfShape_2")[2] == [2**19]
+    assert asked == [False, False, True, False, True]
+    with pytest.warns(UserWarning, match="leaves 1 values open, the first 'z'"):
+        vector(2**40, *shaped, helper.make_node("Relu", ["z"], ["r"]))
+
+
 def test_external_weights_are_not_needed(tmp_path):
     big = weight("w", 4, 5)
     big.ClearField("raw_data")

@@ -8,7 +8,7 @@ import numpy as np
 
 from regal_jax.errors import FormatError
 
-__all__ = ["attribute", "callers", "kind_of", "node_reads", "subgraphs"]
+__all__ = ["attribute", "callers", "function_key", "kind_of", "node_reads", "subgraphs"]
 
 
 def kind_of(node: Any) -> str:
@@ -58,11 +58,11 @@ def callers(model: Any, count: int) -> np.ndarray:
     Raises:
       FormatError: The nodes of the functions do not add up to ``count``.
     """
-    functions = {_key(f, f.name): f for f in model.functions}
+    functions = {function_key(f, f.name): f for f in model.functions}
     sizes: dict[tuple[str, str, str], int] = {}
 
     def size(node: Any) -> int:
-        key = _key(node, node.op_type)
+        key = function_key(node, node.op_type)
         if key not in functions:
             return 1
         if key not in sizes:
@@ -78,7 +78,8 @@ def callers(model: Any, count: int) -> np.ndarray:
     return made
 
 
-def _key(item: Any, name: str) -> tuple[str, str, str]:
+def function_key(item: Any, name: str) -> tuple[str, str, str]:
+    """A key of a local function and of the nodes that call it."""
     return _domain(item), name, item.overload
 
 
