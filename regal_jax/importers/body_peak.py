@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Any
 
 __all__ = ["BodyStep", "body_peak"]
 
@@ -17,7 +18,7 @@ class BodyStep:
     """
 
     reads: Collection[Hashable]
-    makes: Mapping[Hashable, int]
+    makes: Mapping[Any, int]
     temp_bytes: int = 0
 
 

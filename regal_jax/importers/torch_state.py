@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
 from regal_jax.checks import shown
@@ -15,6 +16,7 @@ __all__ = ["Attributes", "check_same"]
 
 _OWN: Final = frozenset(vars(torch.nn.Module())) | {"_initialize_hook", "_load_hook"}
 """Attributes of every module: parameters, buffers, parts, hooks."""
+_PLAIN: Final = frozenset({bool, int, float, complex, str, bytes})
 _LONGEST: Final = 60
 
 
@@ -130,10 +132,8 @@ def _same(one: Any, other: Any) -> bool:
     (left, spec), (right, other_spec) = pytree.tree_flatten(one), pytree.tree_flatten(other)
     if spec != other_spec:
         return False
-    return all(
-        a is b or (type(a) is type(b) and isinstance(a, (bool, int, float, complex, str, bytes)) and a == b)
-        for a, b in zip(left, right, strict=True)
-    )
+    pairs = zip(left, right, strict=True)
+    return all(a is b or (type(a) is type(b) and type(a) in _PLAIN and a == b) for a, b in pairs)
 
 
 def _short(value: Any) -> str:
@@ -175,6 +175,6 @@ def _same_constants(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 def _equal(one: Any, other: Any) -> bool:
     """Whether two constants are equal; fake ones are only if they are the same."""
-    fake = torch._subclasses.fake_tensor.FakeTensor
-    plain = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
-    return plain and not isinstance(one, fake) and not isinstance(other, fake) and torch.equal(one, other)
+    both = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
+    fake = isinstance(one, FakeTensor) or isinstance(other, FakeTensor)
+    return both and not fake and torch.equal(one, other)
