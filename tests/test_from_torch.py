@@ -656,6 +656,17 @@ def test_hooks_of_the_backward_pass_are_refused(where):
         from_torch(net, torch.empty(2, 3), form="gradient")
 
 
+@pytest.mark.parametrize("form", ["forward", "gradient"])
+def test_functions_that_are_mapped_may_detach_and_change_what_they_make(form):
+    def row(y):
+        z = y.sin()
+        z.mul_(2)
+        return z + y.detach()
+
+    net = module(lambda m, x: torch.vmap(row)(m.w(x)), w=nn.Linear(3, 3))
+    assert "aten.sin" in kinds(from_torch(net, torch.empty(2, 3), form=form))
+
+
 class Attributes(nn.Module):
     """A module that changes plain attributes."""
 

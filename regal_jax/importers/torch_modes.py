@@ -137,7 +137,7 @@ class Shown(TorchFunctionMode):
     def _check_plain(self, changed: Sequence[torch.Tensor]) -> None:
         for tensor in changed:
             path = self._plain.get(_storage(tensor))
-            if path is not None and tensor.layout is torch.strided:
+            if path is not None:
                 raise FormatError(
                     f"the module changes its tensor {path!r} in place, which is no buffer, and no trace "
                     "shows that: register it with register_buffer"
@@ -146,7 +146,10 @@ class Shown(TorchFunctionMode):
 
 def _storage(tensor: torch.Tensor) -> int:
     """A number that tensors which share memory share."""
-    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+    try:
+        return tensor.untyped_storage()._cdata
+    except NotImplementedError:  # A sparse tensor, or one within `torch.vmap`.
+        return id(tensor)
 
 
 def _changed(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
