@@ -19,6 +19,7 @@ __all__ = [
     "check_setting",
     "check_whole",
     "counted",
+    "is_list",
     "is_number",
     "known_name",
     "real",
@@ -84,6 +85,18 @@ def check_kind(what: str, value: Any, kind: type) -> None:
 def is_number(value: Any) -> bool:
     """Whether ``value`` is a real number of any size, finite or not."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def is_list(value: Any) -> bool:
+    """Whether ``value`` can be read as a list: an iterable, but no text, no bytes and no array without axes.
+
+    Examples:
+      >>> from regal_jax.checks import is_list
+      >>> is_list((0, 1)), is_list({0}), is_list("01"), is_list(b"01"), is_list(0)
+      (True, True, False, False, False)
+    """
+    texts = str | bytes | bytearray | memoryview
+    return isinstance(value, Iterable) and not isinstance(value, texts) and getattr(value, "ndim", 1) != 0
 
 
 def real(

@@ -38,6 +38,8 @@ def trace(name: str, size: int) -> dict[str, object]:
             if name == "small"
             else getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3))
         )
+    # A call would otherwise initialise the variables, and keep traced arrays in them.
+    keras.utils.clear_session(free_memory=False)
 
     def shapes(variables):
         return [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in variables]

@@ -123,6 +123,8 @@ def test_constraints_are_those_of_brute_force(graph, data):
         ({"encoder/a": "0"}, (), "'0' must be the index"),
         ({"encoder/a": []}, (), "must be the index"),
         ({0: 0}, (), "pin: 0 must be the name of an op"),
+        ({"encoder/a": b"\x00"}, (), r"pin: 'encoder/a': b'\\x00' must be the index of a device"),
+        ({}, b"ab", r"colocate: b'ab' must be a pattern"),
         (["encoder/a"], (), "must be a mapping"),
         ({}, [3], "colocate: 3 must be the name"),
     ],

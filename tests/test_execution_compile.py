@@ -171,6 +171,18 @@ def test_donated_arguments_stay_donated(fn, make):
     assert_same(made(*make()), expected)
 
 
+def test_factorisations_beside_a_donated_argument_are_reordered():
+    def factors(x):
+        first = jnp.linalg.cholesky(x @ x.T + 9 * jnp.eye(len(x)))
+        inner = first @ jax.scipy.linalg.lu(x)[2]
+        second = jnp.linalg.cholesky(inner @ inner.T + 9 * jnp.eye(len(x)))
+        return second, second, wide(x)
+
+    made = compiled(factors, jnp.array(X), donate_argnums=0, compiler_options=EMITTERS)
+    assert made.statistics.reordered, made.statistics.reason
+    assert_same(made(jnp.array(X)), jax.jit(factors).lower(X).compile(EMITTERS)(X))
+
+
 def test_a_scatter_makes_the_new_value_of_a_donated_argument():
     def state():
         return [jnp.array(X), jnp.array(X) * 0.01]

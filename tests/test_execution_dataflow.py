@@ -67,6 +67,37 @@ def test_slices_that_are_moved(changes, equal):
     assert same(CHAIN, moved(changes)) == equal
 
 
+def calls(*rows):
+    """A sequence of custom calls: slices that each one reads, and slices that it writes."""
+    sequence = new_result().thunk_sequence
+    for i, (reads, writes) in enumerate(rows):
+        thunk = sequence.thunks.add(kind="custom-call")
+        thunk.info.op_name = f"c{i}"
+        buffers = thunk.custom_call_thunk.op_buffers
+        for row, places in ((buffers.arguments, reads), (buffers.results, writes)):
+            for place in places:
+                put(row.add().slice, *place)
+    return sequence
+
+
+@pytest.mark.parametrize(("matrix", "note", "equal"), [(0, 128, True), (0, 192, True), (64, 128, False)])
+def test_a_custom_call_that_updates_an_operand_reads_no_other_result(matrix, note, equal):
+    """As the factorisation of a matrix in place, with a note on its success."""
+
+    def program(matrix, note):
+        state, said = (2, matrix, 64), (2, note, 4)
+        return calls(
+            ([ARGUMENT], [(2, 0, 64)]),
+            ([ARGUMENT], [(2, 128, 4)]),
+            ([state], [state, said]),
+            ([state], [RESULT]),
+        )
+
+    old, new = program(0, 128), program(matrix, note)
+    given, results = [(ARGUMENT, ARGUMENT)], [(RESULT, RESULT)]
+    assert same_dataflow(old, new, given, results, lambda name: True, {}) == equal
+
+
 def test_a_result_elsewhere_must_be_said():
     new = moved({RESULT: (0, 0, 64)})
     assert not same(CHAIN, new)

@@ -537,6 +537,7 @@ def test_what_cannot_be_traced_is_refused_in_one_line_with_its_cause(fn, args, c
         ({"resident_argnums": 1}, "resident_argnums: there is no argument 1"),
         ({"resident_argnums": -2}, "resident_argnums: there is no argument -2"),
         ({"resident_argnums": "x"}, "resident_argnums: there is no argument 'x'"),
+        ({"resident_argnums": b"\x00"}, r"resident_argnums: b'\\x00' must be indices or names of arguments"),
         ({"donate_argnums": (0, 7)}, "donate_argnums: there is no argument 7"),
         ({"static_argnums": 5}, "static_argnums: there is no argument 5"),
         ({"static_argnums": 1.5}, "static_argnums: 1.5 must be indices or names of arguments"),

@@ -1,13 +1,16 @@
 """`from_jax` and state: in-place Flax NNX steps equal their functional twins, and no effect is dropped."""
 
 import collections
+import dataclasses
 import functools
 import subprocess
 import sys
 import types
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from flax import nnx
@@ -336,6 +339,93 @@ def test_arrays_put_into_what_is_closed_over_are_refused():
     # Helpers, transformations and repeated traces hide nothing.
     assert "'log'" in refused(jax.jit(lambda x: append(x)), X)
     assert "'log'" in refused(jax.value_and_grad(lambda x: jnp.sum(append(x))), X)
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    last: Any = None
+
+
+class Sums:
+    latest: Any = None
+
+    def __call__(self, x):
+        type(self).latest = jnp.sum(x)
+        return x
+
+    def put(self, x):
+        KEPT["put"] = jnp.sum(x)
+        return x
+
+    @staticmethod
+    def note(x):
+        KEPT["noted"] = jnp.sum(x)
+        return x
+
+
+KEPT = {}
+SUMS = Sums()
+
+
+@jax.jit
+def jitted(x):
+    KEPT["jitted"] = jnp.sum(x)
+    return x
+
+
+def test_arrays_are_found_however_deep_and_wherever_they_are_put():
+    tree, rows = {"a": {"b": {"c": {"d": {}}}}}, [[[[[]]]]]
+    slotted, cells = Slotted(), np.empty(2, object)
+
+    def deep(x):
+        tree["a"]["b"]["c"]["d"]["e"] = jnp.sum(x)
+        return x
+
+    def deep_list(x):
+        rows[0][0][0][0].append(jnp.sum(x))
+        return x
+
+    def slot(x):
+        slotted.last = jnp.sum(x)
+        return x
+
+    def cell(x):
+        cells[1] = jnp.sum(x)
+        return x
+
+    def default(x, cache=[]):  # noqa: B006
+        cache.append(jnp.sum(x))
+        return x
+
+    def keyword(x, *, cache=[]):  # noqa: B006
+        cache.append(jnp.sum(x))
+        return x
+
+    def own(x):
+        own.last = jnp.sum(x)
+        return x
+
+    def bound(cache, x):
+        cache.append(jnp.sum(x))
+        return x
+
+    cases = [
+        ("tree['a']['b']['c']['d']['e']", deep),
+        ("rows", deep_list),
+        ("slotted.last", slot),
+        ("cells", cell),
+        ("cache", default),
+        ("cache", keyword),
+        ("own.last", own),
+        ("args", functools.partial(bound, [])),
+        ("latest", SUMS),
+        ("KEPT['put']", lambda x: SUMS.put(x)),
+        ("KEPT['noted']", lambda x: Sums.note(x)),
+        ("KEPT['jitted']", lambda x: jitted(x)),
+    ]
+    for where, fn in cases:
+        KEPT.clear()
+        assert refused(fn, X).startswith(f"the function stores an array that it computes in {where!r}")
 
 
 def test_arrays_put_into_an_argument_are_refused_and_taking_out_is_no_change():

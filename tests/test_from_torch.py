@@ -10,6 +10,7 @@ import pytest
 import torch
 from importer_cases import Count, op
 from torch import nn
+from torch._higher_order_ops.while_loop import while_loop
 
 import regal_jax
 from regal_jax.errors import ConfigError, FormatError, GraphError, MissingExtraError
@@ -377,6 +378,27 @@ def test_blocks_without_gradient_and_control_flow_by_cond():
     graph = from_torch(module(fn), torch.empty(4), profile=FLOPS)
     assert kinds(graph) == ["aten.sin", "aten.sum", "aten.gt", "cond"]
     assert op(graph, "cond")["runtime"] == 40  # The slower branch.
+    assert op(graph, "cond")["temp"] == 16
+
+
+def test_scratch_of_branches_is_their_peak_of_live_values():
+    def long(x):
+        y = x.sin()
+        z = y.view(-1) * 2
+        return (z.cos() + y.view(-1)).view_as(x)
+
+    def nested(x):
+        return torch.cond(x.sum() > 1, long, lambda a: a + 1, (x * 2,)) + 1
+
+    def fn(self, x):
+        return torch.cond(x.sum() > 0, nested, lambda a: a.cos(), (x,))
+
+    found = {
+        place: op(from_torch(module(fn), torch.empty(4, 5), in_place=place), "cond")["temp"]
+        for place in (True, False)
+    }
+    # In `long` three values live while `cos` runs, in `nested` operand, result and condition of its branch.
+    assert found == dict.fromkeys((True, False), 3 * 80 + 2 * 80 + 1)
 
 
 # Costs ------------------------------------------------------------------------------------------
@@ -527,6 +549,59 @@ def halved(m, x):
     return y.sin()
 
 
+def doubled_view(m, x):
+    y = m.w(x)
+    y.detach().view(-1).mul_(2)
+    return y.sin()
+
+
+def relu_of_detached(m, x):
+    y = m.w(x)
+    torch.nn.functional.relu(y.detach()[0], inplace=True)
+    return y.sin()
+
+
+def view_without_gradient(m, x):
+    y = m.w(x)
+    with torch.no_grad():
+        y[0].mul_(2)
+    return y.sin()
+
+
+def read_before(m, x):
+    old = x.data
+    y = m.w(x)
+    old.mul_(2)  # The gradient of the weight would be that of the new value.
+    return y
+
+
+def made_without_gradient(m, x):
+    with torch.no_grad():
+        y = x.clone()
+    y.add_(m.w(x))
+    return y
+
+
+def detached_with_gradient(m, x):
+    y = x.detach()
+    y.mul_(m.w.weight.sum())  # It has a gradient now, and the argument has none.
+    return y.sin() + m.w(x)
+
+
+def doubled_in_branch(m, x):
+    def double(y):
+        z = y.sin()
+        z.detach().view(-1).mul_(2)
+        return z
+
+    return torch.cond(x.sum() > 0, double, lambda y: y.cos(), (m.w(x),))
+
+
+def looped(m, x):
+    step, start = torch.tensor(0), m.w(x)
+    return while_loop(lambda i, y: i < 3, lambda i, y: (i + 1, y.sin()), (step, start))[1]
+
+
 def hooked(m, x):
     y = m.w(x)
     if y.requires_grad:
@@ -540,6 +615,14 @@ def hooked(m, x):
         (chosen, "no_grad within a branch of torch.cond, whose gradient no trace shows", ("gradient",)),
         (doubled, "changes a tensor, without its gradient, by mul_, which no trace", ("gradient",)),
         (halved, "changes a tensor, without its gradient, by __setitem__, which no trace", ("gradient",)),
+        (doubled_view, "changes a tensor, without its gradient, by mul_, which no", ("gradient",)),
+        (relu_of_detached, "changes a tensor, without its gradient, by relu, which no", ("gradient",)),
+        (view_without_gradient, "changes a tensor, without its gradient, by mul_, which no", ("gradient",)),
+        (read_before, "changes a tensor, without its gradient, by mul_, which no", ("gradient",)),
+        (made_without_gradient, "changes a tensor, without its gradient, by add_, which no", ("gradient",)),
+        (detached_with_gradient, "without its gradient, by an op on what is detached", ("gradient",)),
+        (doubled_in_branch, "without its gradient, by aten.mul_.Tensor, which no", ("gradient",)),
+        (looped, "uses while_loop, of which PyTorch traces no gradient: write", ("gradient",)),
         (hooked, "calls register_hook.. of a tensor, and no trace shows what a hook does", ("gradient",)),
         (
             derived,
@@ -571,6 +654,120 @@ def test_hooks_of_the_backward_pass_are_refused(where):
     from_torch(net, torch.empty(2, 3))
     with pytest.raises(FormatError, match=f"has a hook of the backward pass at '{where}', and no trace"):
         from_torch(net, torch.empty(2, 3), form="gradient")
+
+
+@pytest.mark.parametrize("form", ["forward", "gradient"])
+def test_functions_that_are_mapped_may_detach_and_change_what_they_make(form):
+    def row(y):
+        z = y.sin()
+        z.mul_(2)
+        return z + y.detach()
+
+    net = module(lambda m, x: torch.vmap(row)(m.w(x)), w=nn.Linear(3, 3))
+    assert "aten.sin" in kinds(from_torch(net, torch.empty(2, 3), form=form))
+
+
+class Attributes(nn.Module):
+    """A module that changes plain attributes."""
+
+    def __init__(self, change):
+        super().__init__()
+        self.w, self.inner, self.change = nn.Linear(3, 3), nn.Identity(), change
+        self.inner.calls, self.table, self.last, self.state = 0, {"scale": 1.0}, None, torch.zeros(2, 3)
+
+    def forward(self, x):
+        return self.change(self, self.w(x))
+
+
+def counting(m, y):
+    m.inner.calls += 1
+    return y * m.inner.calls
+
+
+def scaling(m, y):
+    m.table["scale"] *= 2
+    return y * torch.tensor(m.table["scale"])
+
+
+def carrying(m, y):
+    before = torch.zeros(2, 3) if m.last is None else m.last
+    m.last = torch.tanh(y + before)
+    return m.last
+
+
+def remembering(m, y):
+    y = y + m.state
+    m.state = y.detach()
+    return y
+
+
+def writing(m, y):
+    m.state[0] = y.detach()[0]
+    return y + m.state
+
+
+@pytest.mark.parametrize("form", ["forward", "training-step"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (counting, "changes its attribute 'inner.calls' from 0 to 1, on which its next call depends"),
+        (scaling, r"changes its attribute 'table' from {'scale': 1.0} to {'scale': 2.0}, on which"),
+        (carrying, "changes its attribute 'last' from None to a tensor, on which its next call depends"),
+        (remembering, "changes its attribute 'state' from a tensor to a tensor, on which"),
+        (
+            writing,
+            "changes its tensor 'state' in place, which is no buffer, and no trace shows that: register",
+        ),
+    ],
+)
+def test_attributes_that_change_are_refused(change, message, form):
+    net = Attributes(change)
+    with pytest.raises(FormatError, match=f"^the module {message}") as caught:
+        from_torch(net, torch.empty(2, 3), form=form)
+    assert "\n" not in str(caught.value)
+    assert (net.inner.calls, net.table, net.last) == (0, {"scale": 1.0}, None)
+
+
+def test_attributes_on_which_no_call_depends_may_change():
+    def note(m, y):
+        m.inner.calls += 1
+        m.last, m.table["max"] = y.detach(), y.amax()
+        return y
+
+    def prepare(m, y):
+        if m.last is None:
+            m.last = torch.arange(3.0)
+        return y + m.last
+
+    assert kinds(from_torch(Attributes(note), torch.empty(2, 3))) == ["aten.linear"]
+    net = Attributes(prepare)
+    with pytest.raises(FormatError, match="if it is only set by the first call, call the module once before"):
+        from_torch(net, torch.empty(2, 3))
+    net(torch.empty(2, 3))
+    assert kinds(from_torch(net, torch.empty(2, 3))) == ["aten.linear", "aten.add"]
+
+
+def test_reasons_name_the_part_of_the_module_and_how_to_mend_it():
+    def reason(net, *args):
+        with pytest.raises(FormatError) as caught:
+            from_torch(net, *args)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    norm = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3, momentum=None))
+    said = reason(norm, torch.empty(2, 3))
+    assert "depends on the values of tensors, in '1' (BatchNorm1d) at batchnorm.py:" in said
+    assert said.endswith(
+        "(give it a momentum; with momentum=None it divides by the number of batches so far)"
+    )
+    assert "1.running_mean" in from_torch(norm.eval(), torch.empty(2, 3)).op_names
+    said = reason(module(data_dependent), torch.empty(3))
+    assert "depends on the values of tensors, in the module (Module) at test_from_torch.py:" in said
+    assert "torch.where or torch.cond" in said
+    loss = module(lambda _, x, y: nn.CTCLoss()(x, y, (4, 4), (2, 2)))
+    said = reason(loss, torch.empty(4, 2, 3), torch.ones(2, 2, dtype=torch.int64))
+    assert "aten._ctc_loss.default makes a tensor whose size depends on the values of others, in" in said
+    assert said.endswith("(return the log-probabilities, and compute the loss outside of the module)")
 
 
 def test_sizes_that_depend_on_data_are_refused():

@@ -184,6 +184,8 @@ def test_lists_may_be_iterators():
         ("runtime", [[1], [2, 3]], r"runtime: expected a number, got \[1\]"),
         ("outputs", np.array(3), r"outputs: array\(3\) must be a list"),
         ("allowed_devices", np.array(3), r"allowed_devices: array\(3\) must be a list"),
+        ("allowed_devices", b"\x01", r"allowed_devices: b'\\x01' must be a list"),
+        ("outputs", bytearray(b"\x01"), r"outputs: bytearray\(b'\\x01'\) must be a list"),
         ("resident", [True], r"resident: \[True\] must be true or false"),
         ("resident", 2, "resident: 2 must be true or false"),
         ("kind", np.array(3), "kind 3 and colocation_group None must be texts"),

@@ -296,6 +296,152 @@ def test_an_if_is_its_slowest_branch_and_a_loop_its_trips():
     assert _cost([loop], [info("x", 5), scalar], output=info("y", 5), loop_trips=7) == 35
 
 
+def test_a_scan_of_version_8_runs_its_body_for_each_step_of_each_sequence():
+    scan = _body()
+    scan.input.insert(0, "")  # Lengths of the sequences.
+    scan.attribute.remove(next(a for a in scan.attribute if a.name == "num_scan_inputs"))
+    scan.attribute.append(helper.make_attribute("num_scan_inputs", 1))
+    proto = model(
+        [scan], [info("x", 3, 2, 4), info("seq", 3, 10, 4)], [info("y", 3, 2, 4)], [weight("w", 4, 4)]
+    )
+    proto.opset_import[0].version = 8
+    graph = from_onnx(proto, profile=Count("flops"))
+    assert graph.runtime[-1] == 3 * 10 * 2 * 2 * 4 * 4
+    assert op(graph, "Scan_0")[2] == [3 * 32, 3 * 320]
+
+
+def test_the_scratch_of_bodies_is_their_peak_of_live_values():
+    def branch(name, count):
+        nodes = [helper.make_node("Exp", ["x"], [f"{name}0"])]
+        nodes += [helper.make_node("Mul", [f"{name}{i}", "x"], [f"{name}{i + 1}"]) for i in range(count)]
+        nodes += [helper.make_node("Constant", [], [f"{name}c"], value=weight("c", 10))]
+        nodes += [helper.make_node("Add", [f"{name}0", f"{name}{count}"], [name])]
+        return helper.make_graph(nodes, name, [], [info(name, 10)])
+
+    scalar, inputs = info("c", dtype=TensorProto.BOOL), [info("x", 10), info("c", dtype=TensorProto.BOOL)]
+    choice = helper.make_node("If", ["c"], ["y"], then_branch=branch("a", 1), else_branch=branch("b", 3))
+    # The first value, and two of the chain; the result is that of the node.
+    graph = from_onnx(model([choice], inputs, [info("y", 10)]))
+    assert graph.temp_bytes[-1] == 3 * 40
+    assert graph.temp_bytes[:-1].max() == 0
+    inner = helper.make_graph([choice], "inner", [], [info("y", 10)])
+    other = helper.make_graph([helper.make_node("Exp", ["x"], ["u"])], "other", [], [info("u", 10)])
+    outer = helper.make_node("If", ["c"], ["z"], then_branch=inner, else_branch=other)
+    assert from_onnx(model([outer], inputs, [info("z", 10)])).temp_bytes[-1] == 3 * 40
+    step = helper.make_graph(
+        [
+            helper.make_node("Relu", ["s"], ["r"]),
+            helper.make_node("Add", ["r", "s"], ["t"]),
+            helper.make_node("Identity", ["go"], ["went"]),
+        ],
+        "step",
+        [info("i", dtype=TensorProto.INT64), info("go", dtype=TensorProto.BOOL), info("s", 10)],
+        [info("went", dtype=TensorProto.BOOL), info("t", 10)],
+    )
+    # The results of an iteration stand beside those of the one before.
+    loop = helper.make_node("Loop", ["", "c", "x"], ["y"], body=step)
+    assert from_onnx(model([loop], [info("x", 10), scalar], [info("y", 10)])).temp_bytes[-1] == 80
+
+
+@pytest.mark.parametrize("domain", ["", "ai.onnx"])
+def test_kinds_of_another_domain_are_other_ops(domain):
+    def seconds(kind, where, profile, **attributes):
+        node = helper.make_node(kind, ["x", "w"], ["y"], domain=where, **attributes)
+        proto = model([node], [info("x", 4, 6), info("w", 6, 4)], [info("y", 4, 4)])
+        proto.opset_import.add(domain="ai.onnx", version=17)
+        proto.opset_import.add(domain="mine", version=1)
+        proto.opset_import.add(domain="com.microsoft", version=1)
+        return from_onnx(proto, profile=profile).runtime[-1]
+
+    assert seconds("MatMul", domain, Count("flops")) == 2 * 4 * 4 * 6
+    assert seconds("MatMul", "mine", Count("flops")) == 24
+    assert seconds("FusedMatMul", "com.microsoft", Count("flops")) == 2 * 4 * 4 * 6
+    assert seconds("FusedMatMul", "com.microsoft", Count("flops"), transA=1) == 2 * 4 * 4 * 4
+    assert seconds("FusedMatMul", "mine", Count("flops")) == 24
+    # Neither a view nor a constant, nor one with attributes of ONNX's op.
+    assert seconds("Reshape", "mine", Count("bytes")) == 4 * (24 + 24 + 16)
+    assert seconds("Constant", "mine", Count("bytes")) == 4 * (24 + 24 + 16)
+    assert seconds("Einsum", "mine", Count("flops")) == 24
+
+
+@pytest.mark.parametrize(
+    ("node", "reason"),
+    [
+        (("Split", ["x"], ["y", "z", "u"], {"num_outputs": 2}), "its num_outputs is 2, and it has 3 outputs"),
+        (
+            ("Split", ["x"], ["y", "z"], {"num_outputs": 2**62}),
+            "its num_outputs is 4611686018427387904, and it",
+        ),
+        (("GatherND", ["x", "i"], ["y"], {"batch_dims": -1}), "its batch_dims is negative"),
+        (("LayerNormalization", ["x", "v"], ["y", "m"], {"axis": 2**31}), "its axis is 2147483648, and no"),
+        (("Expand", ["x", "i"], ["y"], {}), "it reads a shape of 1099511627776 dimensions"),
+    ],
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_values_on_which_shape_inference_crashes_or_hangs_are_refused(node, reason, inside):
+    kind, reads, makes, attributes = node
+    made = helper.make_node(kind, reads, makes, name="bad", **attributes)
+    inputs = [info("x", 4, 6), info("i", 2**40, dtype=TensorProto.INT64), info("v", 6)]
+    if inside:
+        body = helper.make_graph([made], "body", [], [info("y")])
+        made = helper.make_node("If", ["c"], ["out"], then_branch=body, else_branch=body)
+        inputs.append(info("c", dtype=TensorProto.BOOL))
+    proto = model([made], inputs, [info("out" if inside else "y")])
+    proto.opset_import[0].version = 18
+    with pytest.raises(FormatError, match=f"^ONNX node 'bad': {reason}"):
+        from_onnx(proto)
+
+
+def test_local_functions_that_multiply_are_refused():
+    def function(i):
+        calls = [(["a"], ["b"]), (["b"], ["c"])]
+        nodes = [helper.make_node(f"f{i + 1}", *call, domain="mine") for call in calls]
+        if i == 30:
+            nodes = [helper.make_node("Relu", ["a"], ["c"])]
+        ours = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+        return helper.make_function("mine", f"f{i}", ["a"], ["c"], nodes, ours)
+
+    def calling(first):
+        node = helper.make_node(f"f{first}", ["x"], ["y"], domain="mine")
+        made = model([node], [info("x", 2)], [info("y", 2)], functions=[function(i) for i in range(31)])
+        made.opset_import.add(domain="mine", version=1)
+        return made
+
+    assert from_onnx(calling(26)).op_kinds.count("Relu") == 16
+    with pytest.raises(FormatError, match="has 1073741824 nodes with its local functions inlined, more than"):
+        from_onnx(calling(0))
+
+
+def test_long_vectors_are_no_shapes(monkeypatch):
+    """Data propagation makes an object for each element of a tensor of one axis."""
+    asked, plain = [], onnx.shape_inference.infer_shapes
+
+    def infer(proto, data_prop=False):
+        assert not (data_prop and proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value > 2**24)
+        asked.append(data_prop)
+        return plain(proto, data_prop=data_prop)
+
+    monkeypatch.setattr(onnx.shape_inference, "infer_shapes", infer)
+
+    def vector(size, *nodes):
+        nodes = [helper.make_node("Mul", ["x", "x"], ["y"]), *nodes]
+        result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+        return from_onnx(model(nodes, [info("x", size)], [result]))
+
+    shaped = [
+        helper.make_node("Shape", ["y"], ["s"]),
+        helper.make_node("ConstantOfShape", ["s"], ["z"]),
+    ]
+    assert op(vector(2**40), "Mul_0")[2] == [2**42]
+    assert asked == [False]
+    # Shorter ones may be shapes, and so may somewhat longer ones where a size is not known otherwise.
+    assert op(vector(10, *shaped), "ConstantOfShape_2")[2] == [40]
+    assert op(vector(2**17, *shaped), "ConstantOfShape_2")[2] == [2**19]
+    assert asked == [False, False, True, False, True]
+    with pytest.warns(UserWarning, match="leaves 1 values open, the first 'z'"):
+        vector(2**40, *shaped, helper.make_node("Relu", ["z"], ["r"]))
+
+
 def test_external_weights_are_not_needed(tmp_path):
     big = weight("w", 4, 5)
     big.ClearField("raw_data")
@@ -383,6 +529,7 @@ def test_symbolic_dimensions_have_the_given_sizes_or_1_with_a_warning(tmp_path):
     [
         ({"dims": 3}, "dims: give a Mapping, got int"),
         ({"input_devices": 1}, r"input_devices: 1 must be indices of devices, e\.g\. \(0, 1\)"),
+        ({"input_devices": b"\x00"}, r"input_devices: b'\\x00' must be indices of devices"),
         ({"loop_trips": -1}, "loop_trips: -1 must be a whole number of at least 0"),
         ({"loop_trips": 1.5}, r"loop_trips: 1\.5 must be"),
     ],

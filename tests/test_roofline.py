@@ -7,6 +7,7 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.experimental import pallas as pl
 
 from regal_jax.errors import ConfigError
 from regal_jax.importers.flat_jaxpr import flatten
@@ -148,6 +149,41 @@ def test_a_scalar_combiner_is_not_a_launch_of_its_own():
 
     (equation,) = flatten(jax.make_jaxpr(fn)(f32(4, 5))).equations
     assert op_seconds(equation, DeviceProfile("slow", 1.0, 1.0, 1e30, 100.0), 1) == 100 + 20
+
+
+def test_a_kernel_does_its_body_at_each_step_of_its_grid_and_moves_its_operands_once():
+    def product(x, y, o_ref):
+        o_ref[...] = x[...] @ y[...]
+
+    def blocks(rows, columns):
+        return pl.pallas_call(
+            product,
+            out_shape=f32(64, 48),
+            grid=(rows, columns),
+            in_specs=[
+                pl.BlockSpec((64 // rows, 32), lambda i, j: (i, 0)),
+                pl.BlockSpec((32, 48 // columns), lambda i, j: (0, j)),
+            ],
+            out_specs=pl.BlockSpec((64 // rows, 48 // columns), lambda i, j: (i, j)),
+        )
+
+    flops, moved = 2 * 64 * 32 * 48, 4 * (64 * 32 + 32 * 48 + 64 * 48)
+    for bandwidth, seconds in ((1e9, flops / 2 + 7), (1e-3, moved / 1e-3 + 7)):
+        profile = DeviceProfile("toy", 2.0, 1e30, bandwidth, 7.0)
+        for grid in ((1, 1), (4, 2), (8, 6)):
+            (equation,) = flatten(jax.make_jaxpr(blocks(*grid))(f32(64, 32), f32(32, 48))).equations
+            assert op_seconds(equation, profile, 1) == pytest.approx(seconds)
+
+    def double(x_ref, o_ref):
+        o_ref[...] = x_ref[...] * 2
+
+    def repeated(x, steps):
+        spec = pl.BlockSpec((8,), lambda i: (0,))
+        return pl.pallas_call(double, out_shape=f32(8), grid=(steps,), in_specs=[spec], out_specs=spec)(x)
+
+    # The size of a grid that is computed is that of a loop that is not in the trace.
+    (equation,) = flatten(jax.make_jaxpr(repeated)(f32(8), jnp.int32(3))).equations
+    assert op_seconds(equation, DeviceProfile("toy", 1.0, 1.0, 1e9, 7.0), 5) == 5 * 8 + 7
 
 
 def test_gather_reads_what_it_returns_and_scatter_copies():

@@ -179,6 +179,19 @@ def test_networkx_keeps_odd_names_one_device_and_unread_outputs():
     assert ComputationGraph.from_networkx(graph.to_networkx()).content_hash == graph.content_hash
 
 
+@pytest.mark.parametrize("one", [[2.0], (2.0,), np.array([2.0])])
+def test_a_networkx_list_of_one_runtime_is_for_one_device_beside_numbers(one):
+    networkx = importlib.import_module("networkx")
+    own = networkx.DiGraph()
+    own.add_node("a", runtime=one)
+    own.add_node("b", runtime=3.0)
+    own.add_edge("a", "b", bytes=4)
+    assert ComputationGraph.from_networkx(own).runtime.tolist() == [[2.0], [3.0]]
+    own.nodes["b"]["runtime"] = [3.0, 4.0]
+    with pytest.raises(GraphError, match=r"networkx: nodes give runtimes for \[1, 2\] devices"):
+        ComputationGraph.from_networkx(own)
+
+
 def test_a_networkx_graph_of_ones_own():
     networkx = importlib.import_module("networkx")
     own = networkx.DiGraph()

@@ -1,17 +1,18 @@
 """`GraphBuilder`: a graph from ops that are added one by one, in any order."""
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
-from regal_jax.checks import shown, whole
+from regal_jax.checks import is_list, shown, whole
 from regal_jax.errors import GraphError
 from regal_jax.graph.computation_graph import ComputationGraph
 from regal_jax.graph.units import Quantity, parse_bytes, parse_time
 from regal_jax.graph.validation import MAX_BYTES, plain_unit
 from regal_jax.runtime.interrupts import check_interrupt
 
-__all__ = ["GraphBuilder"]
+__all__ = ["GraphBuilder", "is_per_device"]
 
 
 class GraphBuilder:
@@ -95,7 +96,7 @@ class GraphBuilder:
         if allowed_devices is not None:
             lists["allowed_devices"] = allowed_devices
         for field, given in lists.items():
-            if isinstance(given, str) or not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:
+            if not is_list(given):
                 raise self._error(name, f"{field}: {given!r} must be a list, such as [{given!r}]")
         temp = self._bytes(name, "temp_bytes", temp_bytes)
         sizes = [self._bytes(name, f"output {p}", b) for p, b in enumerate(outputs)]
@@ -181,8 +182,7 @@ class GraphBuilder:
     def _runtime_array(self, unit: str) -> np.ndarray:
         rows: list[list[float]] = []
         for name, runtime in zip(self._names, self._runtimes, strict=True):
-            listed = isinstance(runtime, Sequence) and not isinstance(runtime, str | bytes)
-            many = runtime if listed or getattr(runtime, "ndim", 0) else [runtime]
+            many = runtime if is_per_device(runtime) else [runtime]
             try:
                 rows.append([parse_time(r, unit, "runtime") for r in many])  # pyright: ignore
             except ValueError as error:
@@ -220,3 +220,8 @@ class GraphBuilder:
         if op is None or output is None:
             raise self._error(reader, f"tensor {shown(ref)} is missing; add it or drop the edge")
         return op, output
+
+
+def is_per_device(runtime: Any) -> bool:
+    """Whether a runtime is a list or an array, with a number for each device."""
+    return is_list(runtime) and (isinstance(runtime, Sequence) or hasattr(runtime, "ndim"))

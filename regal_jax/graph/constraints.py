@@ -4,10 +4,10 @@ import dataclasses
 import difflib
 import fnmatch
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from regal_jax.checks import shown, whole
+from regal_jax.checks import is_list, shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph.computation_graph import ComputationGraph
 
@@ -72,7 +72,7 @@ def plain_constraints(pin: Any, colocate: Any) -> tuple[dict[str, tuple[int, ...
     """
     if pin is not None and not isinstance(pin, Mapping):
         raise ConfigError(f"pin: {pin!r} must be a mapping such as {{'encoder/*': 0}}")
-    if not isinstance(colocate, Iterable):
+    if not isinstance(colocate, str) and not is_list(colocate):
         raise ConfigError(f"colocate: {colocate!r} must be a pattern such as 'encoder/*', or a list of them")
     pins = {pattern: _devices(pattern, given) for pattern, given in (pin or {}).items()}
     return pins, (colocate,) if isinstance(colocate, str) else tuple(colocate)
@@ -121,8 +121,7 @@ def _allowed(
 
 def _devices(pattern: str, given: Any) -> tuple[int, ...]:
     """The devices of a pin, ascending."""
-    # A number may be an array without axes, which cannot be iterated over.
-    items = list(given) if isinstance(given, Iterable) and getattr(given, "ndim", 1) else [given]
+    items = list(given) if is_list(given) else [given]
     numbers = {whole(k, 0) for k in items}
     if not items or None in numbers:
         raise ConfigError(

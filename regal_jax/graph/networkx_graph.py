@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from regal_jax.checks import check_kind
 from regal_jax.errors import GraphError, MissingExtraError
-from regal_jax.graph.builder import GraphBuilder
+from regal_jax.graph.builder import GraphBuilder, is_per_device
 from regal_jax.graph.computation_graph import ComputationGraph
 
 if TYPE_CHECKING:
@@ -110,6 +110,10 @@ def from_networkx(graph: "networkx.DiGraph") -> ComputationGraph:
         except (AttributeError, LookupError, TypeError) as error:
             raise GraphError(f"networkx: node {node!r} cannot be read: {error!r}") from None
     built = builder.build()
-    one = [isinstance(runtime, list) and len(runtime) == 1 for runtime in runtimes]
+    widths = {len(runtime) for runtime in runtimes if is_per_device(runtime)}
     # A list with one runtime is for exactly one device; a number is for any.
-    return dataclasses.replace(built, runtime=built.runtime.reshape(-1, 1)) if all(one) else built
+    if len(widths) > 1:
+        raise GraphError(
+            f"networkx: nodes give runtimes for {sorted(widths)} devices; use one number of devices"
+        )
+    return dataclasses.replace(built, runtime=built.runtime.reshape(-1, 1)) if widths == {1} else built

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jax_core
 
+from regal_jax.importers.body_peak import BodyStep, body_peak
+
 __all__ = [
     "Equation",
     "Program",
@@ -272,20 +274,11 @@ def peak_bytes(program: Program, *, results: bool = True) -> int:
       program: The program.
       results: Whether to count its outputs, which stay in memory until the end.
     """
-    last = {v: i for i, equation in enumerate(program.equations) for v in equation.inputs}
-    last |= dict.fromkeys(program.outputs, len(program.equations))
-    outside = set() if results else set(program.outputs)
-    made: set[Value] = set()
-    held = peak = 0
-    for i, equation in enumerate(program.equations):
-        new = [v for v in equation.outputs if v not in outside]
-        made.update(new)
-        held += sum(aval_bytes(v.aval) for v in new)
-        peak = max(peak, held + temp_bytes(equation))
-        over = [v for v in equation.inputs if last[v] == i and v in made]
-        over += [v for v in new if v not in last]
-        held -= sum(aval_bytes(v.aval) for v in over)
-    return peak
+    steps = [
+        BodyStep(e.inputs, {v: aval_bytes(v.aval) for v in e.outputs}, temp_bytes(e))
+        for e in program.equations
+    ]
+    return body_peak(steps, program.outputs, count_results=results)
 
 
 def temp_bytes(equation: Equation) -> int:

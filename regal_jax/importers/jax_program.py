@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import jax
 
-from regal_jax.checks import check_kind, real, shown, whole
+from regal_jax.checks import check_kind, is_list, real, shown, whole
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Colocate, ComputationGraph, Pin, constrain
 from regal_jax.importers.assembly import Source, Step, assemble, unique_names
@@ -248,11 +248,10 @@ def argument_names(
         return frozenset()
     if isinstance(given, (int, str)) or whole(given) is not None:
         items: list[Any] = [given]
+    elif is_list(given):
+        items = list(given)
     else:
-        try:
-            items = list(given)
-        except TypeError:
-            raise ConfigError(f"{what}: {shown(given)} must be indices or names of arguments") from None
+        raise ConfigError(f"{what}: {shown(given)} must be indices or names of arguments")
     positional = sum(isinstance(k, int) for k in known)
     result: set[ArgName] = set()
     for item in items:

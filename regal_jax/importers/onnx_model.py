@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.checks import check_kind, shown, whole
+from regal_jax.checks import check_kind, is_list, shown, whole
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.importers.files import PathLike, at_path, graph_name, read_bytes
-from regal_jax.importers.onnx_cost import node_seconds
-from regal_jax.importers.onnx_nodes import node_reads
+from regal_jax.importers.onnx_cost import CostModel, node_cost
+from regal_jax.importers.onnx_nodes import kind_of, node_reads
 from regal_jax.importers.onnx_shapes import Value, import_onnx, infer_values
 from regal_jax.importers.onnx_sharing import shared_buffers
 from regal_jax.importers.roofline import DeviceProfile, find_profile
@@ -29,8 +29,9 @@ MAX_MODEL_BYTES: Final = 2**31
 def from_onnx(model: PathLike | Any, **options: Any) -> ComputationGraph:
     """The graph of an ONNX model.
 
-    - A node becomes an op (one with bodies, such as ``If``, ``Loop`` or ``Scan``, a single one), named by
-      its own name, or ``TYPE_NUMBER`` if it has none. Values of the model's outputs are kept.
+    - A node becomes an op, named by its own name, or ``TYPE_NUMBER`` if it has none. Values of the model's
+      outputs are kept. One with bodies, such as ``If``, ``Loop`` or ``Scan``, is a single op, whose
+      `temp_bytes` is an estimate: the largest peak of the bodies' own values in the order of their nodes.
     - Each initializer, ``Constant``, and ``ConstantOfShape`` of a constant is a parameter: an op of kind
       ``parameter`` with runtime 0 and one kept output, colocated with its first reader. Parameters
       without readers are left out.
@@ -160,7 +161,7 @@ def onnx_ops(
     check_kind("dims", dims or {}, Mapping)
     if whole(loop_trips, 0) is None:
         raise ConfigError(f"loop_trips: {shown(loop_trips)} must be a whole number of at least 0")
-    if not isinstance(input_devices, Iterable | None):
+    if input_devices is not None and not is_list(input_devices):
         raise ConfigError(
             f"input_devices: {shown(input_devices)} must be indices of devices, e.g. (0, 1), or None for all"
         )
@@ -185,17 +186,20 @@ def onnx_ops(
     _add_sources(builder, layout, values, None if input_devices is None else tuple(input_devices))
     given = {*layout.inputs, *layout.parameters}
     owner = shared_buffers(nodes, layout.reads, layout.results, given, values) if in_place else {}
-    cost = find_profile(profile)
+    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
+    model_cost = CostModel(find_profile(profile), loop_trips, opset)
     for o, node in enumerate(nodes):
         outputs = [value for value in node.output if value]
         # A reader of a value that shares a buffer keeps that buffer in memory.
         bases = [owner[value] for value in layout.reads[o] if value in owner]
         producers = [layout.producer(o, value) for value in dict.fromkeys([*layout.reads[o], *bases])]
         waits = layout.roots > 0 and all(op < layout.roots for op, _ in producers)
+        cost = node_cost(node, values, model_cost)
         builder.add_op(
             layout.names[o],
             kind=node.op_type,
-            runtime=node_seconds(node, values, cost, loop_trips),
+            runtime=cost.seconds,
+            temp_bytes=cost.temp_bytes,
             outputs=[0 if value in owner else _size(value, values) for value in outputs],
             keep=[port for port, value in enumerate(outputs) if value in layout.results],
             inputs=producers,
@@ -212,10 +216,10 @@ def _fold_constants(nodes: Iterable[Any], parameters: set[str]) -> list[int]:
     """Turns constants into parameters, which are added to the set; returns the indices of the other nodes."""
     left = []
     for i, node in enumerate(nodes):
-        constant = node.op_type == "Constant" or (
-            node.op_type == "ConstantOfShape" and all(value in parameters for value in node.input)
+        constant = kind_of(node) == "Constant" or (
+            kind_of(node) == "ConstantOfShape" and all(value in parameters for value in node.input)
         )
-        if constant and not node.domain:
+        if constant:
             for value in node.output:
                 _add_parameter(value, parameters)
         else:

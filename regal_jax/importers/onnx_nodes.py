@@ -1,13 +1,38 @@
-"""The nodes of an ONNX model: the values that they read, and the calls of local functions that make them."""
+"""The nodes of an ONNX model: kinds, attributes and bodies, the values that they read, and the calls of local
+functions that make them."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from regal_jax.errors import FormatError
-from regal_jax.importers.onnx_shapes import subgraphs
 
-__all__ = ["callers", "node_reads"]
+__all__ = ["attribute", "callers", "function_key", "kind_of", "node_reads", "subgraphs"]
+
+
+def kind_of(node: Any) -> str:
+    """The type of a node, after its domain unless that is ONNX's own, as in ``"com.microsoft.Gelu"``."""
+    domain = _domain(node)
+    return f"{domain}.{node.op_type}" if domain else node.op_type
+
+
+def attribute(node: Any, name: str, default: Any) -> Any:
+    """The attribute of a node: whole numbers, a whole number, or a text in bytes."""
+    for each in node.attribute:
+        if each.name == name:
+            if each.ints:
+                return list(each.ints)
+            return each.i if each.HasField("i") else each.s
+    return default
+
+
+def subgraphs(node: Any) -> Iterator[Any]:
+    """The bodies of a node: none, unless it is an `If`, `Loop`, `Scan` or the like."""
+    for each in node.attribute:
+        if each.HasField("g"):
+            yield each.g
+        yield from each.graphs
 
 
 def node_reads(node: Any) -> list[str]:
@@ -33,11 +58,11 @@ def callers(model: Any, count: int) -> np.ndarray:
     Raises:
       FormatError: The nodes of the functions do not add up to ``count``.
     """
-    functions = {_key(f, f.name): f for f in model.functions}
+    functions = {function_key(f, f.name): f for f in model.functions}
     sizes: dict[tuple[str, str, str], int] = {}
 
     def size(node: Any) -> int:
-        key = _key(node, node.op_type)
+        key = function_key(node, node.op_type)
         if key not in functions:
             return 1
         if key not in sizes:
@@ -53,6 +78,10 @@ def callers(model: Any, count: int) -> np.ndarray:
     return made
 
 
-def _key(item: Any, name: str) -> tuple[str, str, str]:
-    domain = "" if item.domain == "ai.onnx" else item.domain
-    return domain, name, item.overload
+def function_key(item: Any, name: str) -> tuple[str, str, str]:
+    """A key of a local function and of the nodes that call it."""
+    return _domain(item), name, item.overload
+
+
+def _domain(item: Any) -> str:
+    return "" if item.domain == "ai.onnx" else item.domain

@@ -8,11 +8,16 @@ from typing import Any, Final
 from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph.validation import MAX_BYTES
+from regal_jax.importers.onnx_checks import check_nodes
+from regal_jax.importers.onnx_nodes import subgraphs
 
-__all__ = ["Value", "import_onnx", "infer_values", "subgraphs", "values_of"]
+__all__ = ["Value", "import_onnx", "infer_values", "values_of"]
 
 # Larger initializers cannot be shapes, and copying them costs memory.
 _SHAPE_ELEMENTS: Final = 1024
+_LONG: Final = 2**16
+_VERY_LONG: Final = 2**24
+"""Sizes of tensors of one axis from which data propagation takes noticeable time, and gigabytes of memory."""
 _SUB_BYTE_BITS: Final = {
     "UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2,
 }  # fmt: skip
@@ -104,14 +109,6 @@ def values_of(graph: Any) -> dict[str, Value]:
     return infos
 
 
-def subgraphs(node: Any) -> Iterator[Any]:
-    """The bodies of a node: none, unless it is an `If`, `Loop`, `Scan` or the like."""
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
 def infer_values(model: Any, dims: Mapping[str, int]) -> tuple[Any, dict[str, Value], dict[str, str]]:
     """Infers all shapes.
 
@@ -128,7 +125,7 @@ def infer_values(model: Any, dims: Mapping[str, int]) -> tuple[Any, dict[str, Va
       FormatError: Inference fails, or the model lacks a name in ``dims``.
     """
     onnx = import_onnx()
-    _check_names(model.graph)
+    check_nodes(model)
     sizes = values_of(model.graph)
     light = onnx.ModelProto()
     light.CopyFrom(model)
@@ -137,14 +134,10 @@ def infer_values(model: Any, dims: Mapping[str, int]) -> tuple[Any, dict[str, Va
     try:
         if light.functions:
             light = onnx.inliner.inline_local_functions(light)
-        graph = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
-    except (
-        RuntimeError,
-        ValueError,
-        TypeError,
-        onnx.shape_inference.InferenceError,
-        onnx.checker.ValidationError,  # Local functions that call themselves.
-    ) as error:
+        graph = _inferred(onnx, light)
+    except FormatError:
+        raise
+    except Exception as error:  # Those of C++ come as many exceptions of Python.
         reason = (str(error).splitlines() or [""])[0][:200]
         raise FormatError(
             f"ONNX shape inference fails: {reason}; check the model with onnx.checker"
@@ -155,21 +148,31 @@ def infer_values(model: Any, dims: Mapping[str, int]) -> tuple[Any, dict[str, Va
     return graph, values_of(graph) | {name: sizes[name] for name in initial}, assumed
 
 
-def _check_names(graph: Any) -> None:
-    """Refuses names that are not text (protobuf returns them as bytes) and tensors without a name."""
-    tensors = [*graph.input, *graph.output, *graph.initializer, *(t.values for t in graph.sparse_initializer)]
-    if not all(tensor.name for tensor in tensors):
-        raise FormatError(f"ONNX graph {graph.name!r}: an input, output or initializer has no name")
-    texts = [graph.name, *(tensor.name for tensor in tensors)]
+def _inferred(onnx: Any, model: Any) -> Any:
+    """The graph of a model with inferred shapes.
+
+    ``data_prop`` also infers what nodes compute with shapes. It takes every tensor of one axis for a shape,
+    with an object for each element; so without need it is not used on long ones, and on very long ones not at
+    all.
+    """
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    longest, complete = 0, True
+    for part in _graphs(graph):
+        values = values_of(part)
+        longest = max([longest, *(v.shape[0] for v in values.values() if len(v.shape) == 1)])
+        made = [name for node in part.node for name in node.output if name]
+        complete = complete and all(name in values and values[name].exact for name in made)
+    if longest <= _LONG or (longest <= _VERY_LONG and not complete):
+        graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+    return graph
+
+
+def _graphs(graph: Any) -> Iterator[Any]:
+    """A graph, and the bodies in it."""
+    yield graph
     for node in graph.node:
-        texts += [node.name, node.op_type, node.domain, *node.input, *node.output]
         for body in subgraphs(node):
-            _check_names(body)
-    for info in graph.input:
-        texts += [dim.dim_param for dim in info.type.tensor_type.shape.dim]
-    for text in texts:
-        if not isinstance(text, str):
-            raise FormatError(f"ONNX name {text!r} is not UTF-8 text; is the file damaged?")
+            yield from _graphs(body)
 
 
 def _drop_large_initializers(onnx: Any, graph: Any) -> None:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
+from regal_jax.importers.onnx_nodes import kind_of
 from regal_jax.importers.onnx_shapes import Value
 
 __all__ = ["shared_buffers"]
@@ -43,17 +44,17 @@ def shared_buffers(
     for node in nodes:
         made: str = node.output[0] if node.output else ""
         source: str = node.input[0] if node.input else ""
-        if node.domain or not made or not source or made in results:
+        if not made or not source or made in results:
             continue
         base = owner.get(source, source)
         overwrites = (
-            node.op_type in _OVERWRITES
+            kind_of(node) in _OVERWRITES
             and readers[source] == 1
             and base not in fixed
             and source not in fixed
             and _same_size(values.get(made), values.get(source))
         )
-        if overwrites or node.op_type in _VIEWS:
+        if overwrites or kind_of(node) in _VIEWS:
             owner[made] = base
             if base in fixed or source in fixed or readers[source] > 1:
                 fixed |= {base, made}

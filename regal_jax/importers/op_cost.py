@@ -180,10 +180,14 @@ def op_seconds(equation: Equation, profile: DeviceProfile | OpTimes, while_trip_
     condition and body times ``while_trip_count``, a ``cond`` its slowest branch. Ops
     that only rename memory take no time. Nothing is fused.
 
+    A ``pallas_call`` is one kernel: it reads its operands and writes its results once, and does the
+    arithmetic of its body at each step of its grid.
+
     Args:
       equation: The op.
       profile: The device, or runtimes of ops.
-      while_trip_count: Iterations of a ``while`` loop, whose length is not in a trace.
+      while_trip_count: Iterations of a ``while`` loop, whose length is not in a trace, and size of a grid
+        along a dimension that is not.
 
     Returns:
       Seconds.
@@ -204,6 +208,20 @@ def op_seconds(equation: Equation, profile: DeviceProfile | OpTimes, while_trip_
     work = op_work(equation)
     if work.view:
         return 0.0
+    if equation.primitive == "pallas_call":
+        return max(
+            _grid_seconds(equation, profile, while_trip_count),
+            profile.seconds(0, work.bytes, work.dtype, matrix=False),
+        )
     own = profile.seconds(work.flops, work.bytes, work.dtype, matrix=work.matrix)
     # A body of scalars is the combiner of a `reduce` or `scatter`, which `own` counts.
     return max(own, sum(seconds(b) for b in bodies if any(getattr(v.aval, "shape", ()) for v in b.inputs)))
+
+
+def _grid_seconds(equation: Equation, profile: DeviceProfile, while_trip_count: float) -> float:
+    """Launch and arithmetic of a kernel, whose body reads and writes fast memory."""
+    grid = equation.params["grid_mapping"].grid
+    steps = math.prod(size if isinstance(size, int) else while_trip_count for size in grid)
+    inside = dataclasses.replace(profile, bandwidth=math.inf, launch_overhead=0.0)
+    rows = (op_seconds(e, inside, while_trip_count) for body in equation.bodies for e in body.equations)
+    return steps * sum(rows) + float(profile.launch_overhead)

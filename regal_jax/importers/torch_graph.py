@@ -9,6 +9,7 @@ import torch
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.assembly import Source, Step, assemble
 from regal_jax.importers.aten_cost import call_seconds
+from regal_jax.importers.body_peak import BodyStep, body_peak
 from regal_jax.importers.fx_program import Call, Program, Value, flatten, tensor_bytes
 from regal_jax.importers.roofline import DeviceProfile
 from regal_jax.importers.torch_trace import ADAM, Held, Trace
@@ -85,7 +86,7 @@ def ops_of(
     owners, after = _sharing(program, kept, donated) if in_place else ({}, {})
     # A result stays in memory with its whole buffer.
     kept |= {owners[value] for value in kept if value in owners}
-    steps = [_step(call, owners, after.get(call, ()), profiles) for call in program.calls]
+    steps = [_step(call, owners, after.get(call, ()), profiles, in_place) for call in program.calls]
     graph = assemble(name, sources, steps, kept)
     read = tuple(source.value for source in sources)
     first = graph.num_ops - len(program.calls)
@@ -145,15 +146,41 @@ def _sharing(
 
 
 def _step(
-    call: Call, owners: Mapping[Value, Value], after: Sequence[int], profiles: Sequence[DeviceProfile]
+    call: Call,
+    owners: Mapping[Value, Value],
+    after: Sequence[int],
+    profiles: Sequence[DeviceProfile],
+    in_place: bool,
 ) -> Step:
-    # A reader of a value that shares a buffer keeps that buffer in memory.
-    bases = [owners[value] for value in call.inputs if value in owners]
     return Step(
         name="/".join(filter(None, (call.scope, call.kind.rpartition(".")[2]))),
         kind=call.kind,
-        inputs=tuple(dict.fromkeys((*call.inputs, *bases))),
-        outputs=[(value, 0 if value in owners else tensor_bytes(value)) for value in call.outputs],
+        inputs=_reads(call, owners),
+        outputs=list(_sizes(call, owners).items()),
         seconds=[call_seconds(call, profile) for profile in profiles],
+        temp_bytes=_temp_bytes(call, in_place),
         after=after,
     )
+
+
+def _reads(call: Call, owners: Mapping[Value, Value]) -> tuple[Value, ...]:
+    """What an op reads. A reader of a value that shares a buffer keeps that buffer in memory."""
+    bases = [owners[value] for value in call.inputs if value in owners]
+    return tuple(dict.fromkeys((*call.inputs, *bases)))
+
+
+def _sizes(call: Call, owners: Mapping[Value, Value]) -> dict[Value, int]:
+    return {value: 0 if value in owners else tensor_bytes(value) for value in call.outputs}
+
+
+def _temp_bytes(call: Call, in_place: bool) -> int:
+    """Scratch memory of an op: the largest peak of its bodies, without the results of a branch."""
+    peaks = [0]
+    for body in call.bodies:
+        rows = [(value, owner) for c in body.calls for value, owner in zip(c.outputs, c.owners, strict=True)]
+        owners = {value: owner for value, owner in rows if owner is not None and in_place}
+        steps = [BodyStep(_reads(c, owners), _sizes(c, owners), _temp_bytes(c, in_place)) for c in body.calls]
+        results = {value for value in body.outputs if isinstance(value, Value)}
+        results |= {owners[value] for value in results if value in owners}
+        peaks.append(body_peak(steps, results, count_results=call.kind != "cond"))
+    return max(peaks)

@@ -2,7 +2,7 @@
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
@@ -12,10 +12,14 @@ from torch.utils import _pytree as pytree
 
 from regal_jax.errors import FormatError
 
-__all__ = ["Shown", "check_branches", "check_hooks", "differentiable"]
+__all__ = ["Shown", "check_control_flow", "check_hooks", "differentiable"]
 
 _HOOK: Final = (
     "the module {}, and no trace shows what a hook does to a gradient: remove it, or use form='forward'"
+)
+_LOST: Final = (
+    "the module changes a tensor, without its gradient, by {}, which no trace shows: write "
+    "y = y + change.detach(), or use form='forward'"
 )
 _IN_PLACE: Final = frozenset({"add__", "sub__", "mul__", "truediv__", "floordiv__", "mod__", "pow__"})
 """Ends of the names of Python's operators in place, such as ``__iadd__``."""
@@ -61,51 +65,107 @@ class Shown(TorchFunctionMode):
 
     Args:
       gradient: Whether the trace will be differentiated: what is computed under `torch.no_grad` is detached.
+      plain: Tensors that the module holds as plain attributes, by their paths.
     """
 
-    def __init__(self, gradient: bool) -> None:
+    def __init__(self, gradient: bool, plain: Mapping[str, torch.Tensor]) -> None:
         super().__init__()
         self._gradient = gradient
-        # What is detached shares its memory with what it was: id -> both, which keeps the ids unique.
-        self._shared: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._plain = {_storage(t): path for path, t in plain.items()}
+        # By their memory, which is not given away while they are here: results with a gradient, what such
+        # results were computed from, what is detached, and what was computed without gradients.
+        self._graded: dict[int, torch.Tensor] = {}
+        self._read: dict[int, torch.Tensor] = {}
+        self._aliases: dict[int, torch.Tensor] = {}
+        self._plainly: dict[int, torch.Tensor] = {}
+        # Detached tensors that have a gradient of their own since they were changed, unlike what they were.
+        self._stale: list[torch.Tensor] = []
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         if func in _DETACH:
             made = args[0].detach()
-            self._shared[id(made)] = made, args[0]
+            if not torch.compiler.is_dynamo_compiling():
+                self._aliases[_storage(made)] = made
             return made
         kwargs = kwargs or {}
+        if self._gradient and func == torch.Tensor.register_hook:
+            raise FormatError(_HOOK.format("calls register_hook() of a tensor"))
+        if self._gradient and func == torch.Tensor.detach_:
+            raise FormatError("the module calls detach_(), which no trace shows: write y = y.detach()")
+        if torch.compiler.is_dynamo_compiling():  # A branch, see `check_control_flow`.
+            return func(*args, **kwargs)
+        changed = _changed(func, args, kwargs)
+        self._check_plain(changed)
         if not self._gradient:
             return func(*args, **kwargs)
-        if func == torch.Tensor.register_hook:
-            raise FormatError(_HOOK.format("calls register_hook() of a tensor"))
-        if func == torch.Tensor.detach_:
-            raise FormatError("the module calls detach_(), which no trace shows: write y = y.detach()")
-        changed = _changed(func, args, kwargs)
-        if torch.is_grad_enabled() and not any(id(t) in self._shared for t in changed):
-            return func(*args, **kwargs)
-        memory = [self._shared.get(id(t), (t, t))[1] for t in changed]
-        if any(t.requires_grad and not t.is_leaf for t in memory):
-            raise FormatError(
-                f"the module changes a tensor, without its gradient, by {func.__name__}, which no trace "
-                "shows: write y = y + change.detach(), or use form='forward'"
-            )
+        operands = pytree.tree_leaves((args, kwargs))
+        if any(t is stale for t in _tensors(operands) for stale in self._stale):
+            raise FormatError(_LOST.format("an op on what is detached"))
+        apart = self._check_graded(func, changed, operands)
+        if torch.is_grad_enabled() and not apart:
+            made = func(*args, **kwargs)
+            found = [t for t in _tensors((made, changed)) if t.requires_grad and not t.is_leaf]
+            self._graded |= {_storage(t): t for t in found}
+            self._read |= {_storage(t): t for t in _tensors(operands)} if found else {}
+            return made
         if changed:
             args, kwargs = _detached((args, kwargs), changed)
+            self._stale += changed if apart else []
             return func(*args, **kwargs)
-        return _detached(func(*args, **kwargs), pytree.tree_leaves((args, kwargs)))
+        made = _detached(func(*args, **kwargs), operands)
+        self._plainly |= {_storage(t): t for t in _tensors(made)}
+        return made
+
+    def _check_graded(self, func: Any, changed: Sequence[torch.Tensor], operands: Sequence[Any]) -> bool:
+        """Refuses a change of memory in which something else has, or then has, a gradient.
+
+        Returns:
+          Whether what is detached is changed by something with a gradient, which what it was does not get.
+        """
+        lost = [t for t in changed if not (torch.is_grad_enabled() and t.requires_grad)]
+        others = [t for t in _tensors(operands) if not any(t is c for c in changed)]
+        given = torch.is_grad_enabled() and any(t.requires_grad for t in others)
+        memories = set(map(_storage, lost))
+        aliases = memories & self._aliases.keys()
+        if memories & self._graded.keys() or aliases & self._read.keys():
+            raise FormatError(_LOST.format(func.__name__))
+        if given and not aliases and memories & self._plainly.keys():
+            raise FormatError(_LOST.format(func.__name__))
+        return given and bool(aliases)
+
+    def _check_plain(self, changed: Sequence[torch.Tensor]) -> None:
+        for tensor in changed:
+            path = self._plain.get(_storage(tensor))
+            if path is not None:
+                raise FormatError(
+                    f"the module changes its tensor {path!r} in place, which is no buffer, and no trace "
+                    "shows that: register it with register_buffer"
+                )
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    """A number that tensors which share memory share."""
+    try:
+        return tensor.untyped_storage()._cdata
+    except NotImplementedError:  # A sparse tensor, or one within `torch.vmap`.
+        return id(tensor)
 
 
 def _changed(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """The tensors that an op in place, or one with a given result, changes."""
     name = getattr(func, "__name__", "")
     in_place = name.endswith("_") and not name.endswith("__")
-    if in_place or name == "__setitem__" or name.removeprefix("__i") in _IN_PLACE:
+    in_place = in_place or name == "__setitem__" or name.removeprefix("__i") in _IN_PLACE
+    if in_place or kwargs.get("inplace") is True:
         found: Any = args[:1]
     else:
         found = kwargs.get("out")
-    return [leaf for leaf in pytree.tree_leaves(found) if isinstance(leaf, torch.Tensor)]
+    return _tensors(found)
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
 
 
 def _detached(tree: Any, but: Any) -> Any:
@@ -128,8 +188,9 @@ def check_hooks(module: torch.nn.Module) -> None:
         raise FormatError(_HOOK.format(f"has a hook of the backward pass at {hooked[0]!r}"))
 
 
-def check_branches(graph: torch.fx.GraphModule, inside: bool = False) -> None:
-    """Refuses an exported program that switches gradients off within a branch.
+def check_control_flow(graph: torch.fx.GraphModule, inside: bool = False) -> None:
+    """Refuses an exported program with a loop, or a branch that switches gradients off or changes what is
+    detached.
 
     Args:
       graph: The program.
@@ -139,6 +200,13 @@ def check_branches(graph: torch.fx.GraphModule, inside: bool = False) -> None:
       FormatError: It does.
     """
     for node in graph.graph.nodes:
+        if node.target is torch.ops.higher_order.while_loop:
+            raise FormatError(
+                "the module uses while_loop, of which PyTorch traces no gradient: write a Python loop of a "
+                "fixed number of steps, or use form='forward'"
+            )
+        if inside and _changes_detached(node):
+            raise FormatError(_LOST.format(node.target))
         if inside and node.target is torch.ops.higher_order.wrap_with_set_grad_enabled and not node.args[0]:
             raise FormatError(
                 "the module uses torch.no_grad within a branch of torch.cond, whose gradient no trace shows: "
@@ -147,4 +215,16 @@ def check_branches(graph: torch.fx.GraphModule, inside: bool = False) -> None:
         for argument in node.all_input_nodes:
             part = getattr(graph, str(argument.target), None) if argument.op == "get_attr" else None
             if isinstance(part, torch.fx.GraphModule):
-                check_branches(part, inside or node.target is torch.ops.higher_order.cond)
+                check_control_flow(part, inside or node.target is torch.ops.higher_order.cond)
+
+
+def _changes_detached(node: torch.fx.Node) -> bool:
+    """Whether an op writes into a tensor that is detached, or into a view of one."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or not schema.is_mutable or not node.args:
+        return False
+    tensor: Any = node.args[0]
+    while isinstance(tensor, torch.fx.Node) and tensor.target is not torch.ops.aten.detach.default:
+        returns = getattr(getattr(tensor.target, "_schema", None), "returns", ())
+        tensor = tensor.args[0] if tensor.args and any(r.alias_info for r in returns) else None
+    return tensor is not None

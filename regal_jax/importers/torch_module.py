@@ -43,7 +43,8 @@ def from_torch(
     Ops are named after their module (``layer1.0.conv1/conv2d``), those after the forward pass below
     ``backward/`` and ``adam/``. Dead code is dropped. An ATen op with several results is one op with
     several outputs. Views (``view``, ``t``, ``expand``) take no time, but their output
-    counts as memory unless ``in_place``; ``detach`` and similar calls are not ops. ``torch.cond`` is one op;
+    counts as memory unless ``in_place``; ``detach`` and similar calls are not ops. ``torch.cond`` is one op,
+    whose `temp_bytes` is the largest peak of its branches' own values in program order;
     activation checkpoints are inlined, and a gradient does not compute them again. A gradient leaves out
     what ran under `torch.no_grad`, as autograd does.
 
@@ -80,8 +81,9 @@ def from_torch(
 
     Raises:
       FormatError: ``module`` is not a module, or PyTorch cannot trace it on these arguments (the cause is
-        kept), or a gradient is asked for and no trace shows it: ``module`` calls a `torch.autograd.Function`
-        of the user's own, has a hook of the backward pass, or changes a tensor outside of autograd.
+        kept), or its next call depends on a plain attribute that this one changes, or a gradient is asked
+        for and no trace shows it: ``module`` calls a `torch.autograd.Function` of the user's own, has a hook
+        of the backward pass, or changes a tensor outside of autograd.
       ConfigError: An option is out of range.
       MissingExtraError: PyTorch is not installed.
 

@@ -15,8 +15,10 @@ from torch.utils import _pytree as pytree
 
 from regal_jax.errors import FormatError
 from regal_jax.importers.fx_program import PHASE
-from regal_jax.importers.torch_modes import Shown, check_branches, check_hooks, differentiable
+from regal_jax.importers.torch_modes import Shown, check_control_flow, check_hooks, differentiable
 from regal_jax.importers.torch_quiet import quiet
+from regal_jax.importers.torch_refusals import reason
+from regal_jax.importers.torch_state import Attributes, check_same
 
 __all__ = [
     "ADAM", "ADAM_RATE", "FIRST_STEP", "FORMS", "Held", "Result", "Trace", "step_numbers", "trace",
@@ -119,6 +121,7 @@ def trace(
     Raises:
       FormatError: PyTorch cannot trace it (the cause is kept).
     """
+    twin: Any = None
     with quiet():
         try:
             mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -128,10 +131,9 @@ def trace(
             derived = form != "forward"
             if derived:
                 check_hooks(module)
-            with differentiable() if derived else contextlib.nullcontext(), Shown(derived):
-                exported = torch.export.export(twin, fake_args, fake_kwargs, strict=False)
+            exported = _exported(twin, fake_args, fake_kwargs, derived, mode)
             if derived:
-                check_branches(exported.graph_module)
+                check_control_flow(exported.graph_module)
             # With no other decompositions this only makes in-place ops functional.
             exported = exported.run_decompositions(_DERIVED if derived else _FUNCTIONAL)
             held = _held(exported, twin, pytree.tree_leaves((fake_args, fake_kwargs)), actual)
@@ -144,12 +146,33 @@ def trace(
             raise
         # Tracing runs the user's code, which may raise anything.
         except Exception as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            raise FormatError(
-                f"cannot trace {name!r}: {type(error).__name__}: {(lines or [''])[0][:200]} "
-                "(torch.export must take it on these arguments: no control flow that depends on data; "
-                "see the cause)"
-            ) from error
+            raise FormatError(f"cannot trace {name!r}: {reason(error, twin or module)}") from error
+
+
+def _exported(twin: Any, args: Any, kwargs: Any, derived: bool, mode: FakeTensorMode) -> Any:
+    """The exported program of a call.
+
+    Raises:
+      FormatError: The call changes plain attributes, and the next one runs another program.
+    """
+
+    def export() -> Any:
+        shown = Shown(derived, attributes.tensors())
+        with differentiable() if derived else contextlib.nullcontext(), shown:
+            return torch.export.export(twin, args, kwargs, strict=False)
+
+    attributes = Attributes(twin)
+    with attributes.watched():
+        exported = export()
+    if not attributes.changes:
+        return exported
+    with mode:
+        attributes.apply(_fake)
+    try:
+        check_same(exported, export(), attributes)
+    except Exception as error:
+        raise attributes.refusal() from error
+    return exported
 
 
 def _copy(old: torch.Tensor, new: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:

@@ -13,7 +13,7 @@ from regal_jax.execution.onnx.session import OnnxRun, measure_onnx
 from regal_jax.graph.units import format_bytes, format_time
 from regal_jax.importers.files import PathLike
 from regal_jax.importers.onnx_model import onnx_ops, read_onnx
-from regal_jax.importers.onnx_shapes import subgraphs
+from regal_jax.importers.onnx_nodes import subgraphs
 from regal_jax.runtime.interrupts import interruptible
 
 __all__ = ["OnnxComparison", "compare_onnx", "same_values"]

@@ -109,7 +109,9 @@ class _Runs:
             before = [*zip(reads, new_reads, strict=True)]
             after = [*zip(writes, new_writes, strict=True)]
             name = thunk.info.op_name
-            for pair in [*before, *(after if self.updates(name) else ())]:
+            # What a custom call leaves as it was is an operand, which is among those that it reads.
+            kept = kind != "custom_call_thunk" and self.updates(name)
+            for pair in [*before, *(after if kept else ())]:
                 if _place(pair[0]) not in self.scratch.get(name, ()):
                     self.read(*pair)
             self.same = self.same and _overlaps(reads, writes) == _overlaps(new_reads, new_writes)
