@@ -21,6 +21,7 @@ from regal_jax.runtime.deadline import Deadline
 from regal_jax.solvers.loop.batches import check_batches, share_out
 from regal_jax.solvers.loop.call import Call
 from regal_jax.solvers.loop.earlier import share_earlier
+from regal_jax.solvers.loop.members import Members
 from regal_jax.solvers.loop.runs import repeated
 from regal_jax.solvers.loop.settings import Settings, check_pairs
 from regal_jax.solvers.loop.watch import Improvement, Watch
@@ -177,7 +178,7 @@ def optimize_here(
     pairs, earlier = repeated(pairs, settings.runs), repeated(earlier, settings.runs)
     made = made and repeated(made, settings.runs)
     on_plan = pinned.releasing(on_plan)
-    call = Call(pairs, settings, on_plan, contractions=made, earlier=earlier, watch=watch, deadline=deadline)
+    members = Members(pairs, settings, on_plan, contractions=made, earlier=earlier, watch=watch)
     shares = []
     parts = [part for agenda in agendas for stage in agenda.device_stages for part in stage.parts]
     if parts:
@@ -186,4 +187,4 @@ def optimize_here(
         fitted = [part.config.fit(settings.evaluations) for part in parts]
         largest = max(fitted, key=lambda config: config.first_evaluations)
         shares = share_out(pairs, largest, batch_size, devices, guided)
-    return [pinned.release(i, plan) for i, plan in enumerate(call.run(shares))]
+    return [pinned.release(i, plan) for i, plan in enumerate(Call(members, deadline).run(shares))]

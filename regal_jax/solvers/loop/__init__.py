@@ -2,6 +2,7 @@
 
 from regal_jax.solvers.loop.call import Call
 from regal_jax.solvers.loop.earlier import Earlier, WarmStarts, share_earlier
+from regal_jax.solvers.loop.members import Members
 from regal_jax.solvers.loop.settings import Settings, check_pairs, each, one_seed
 from regal_jax.solvers.loop.watch import Improvement, Watch
 
@@ -9,6 +10,7 @@ __all__ = [
     "Call",
     "Earlier",
     "Improvement",
+    "Members",
     "Settings",
     "WarmStarts",
     "Watch",

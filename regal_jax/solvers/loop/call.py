@@ -10,9 +10,8 @@ from typing import Final
 import jax
 import numpy as np
 
-from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import Work, counting
-from regal_jax.plan import Contraction, Plan
+from regal_jax.plan import Plan
 from regal_jax.runtime.cores import available_cores
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits, stopped_by
@@ -32,10 +31,8 @@ from regal_jax.solvers.loop.outcome import (
 )
 from regal_jax.solvers.loop.pool import HostPool
 from regal_jax.solvers.loop.progress import Bar
-from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.loop.starts import starting_plans
 from regal_jax.solvers.loop.turns import Turn
-from regal_jax.solvers.loop.watch import Watch
 
 __all__ = ["Call"]
 
@@ -69,34 +66,21 @@ class _Group:
 class Call:
     """Runs heuristics and turns until every member is done. What is known survives an interrupt at any time.
 
-    With several runs of each graph, pairs, contractions and earlier plans are those of the `Members`.
+    Args:
+      members: The runs of the graphs.
+      deadline: Of the call.
     """
 
-    def __init__(
-        self,
-        pairs: Sequence[tuple[ComputationGraph, Cluster]],
-        settings: Settings,
-        on_plan: Callable[[int, Plan], object] | None,
-        *,
-        contractions: Sequence[Contraction] | None,
-        earlier: Sequence[Sequence[Plan]],
-        watch: Watch,
-        deadline: Deadline,
-    ) -> None:
-        self._pairs = pairs
-        self._members = Members(
-            pairs, settings, on_plan, contractions=contractions, earlier=earlier, watch=watch
-        )
-        self._settings = settings
+    def __init__(self, members: Members, deadline: Deadline) -> None:
+        self._members, self._pairs, self._settings = members, members.pairs, members.settings
         self._on_host: dict[tuple[int, int], HostRun] = {}
         self._reports: queue.SimpleQueue[tuple[int, int, Plan | None]] = queue.SimpleQueue()
         """Members, evaluations of their turns and better plans, which searches on the host report."""
         self._reported: collections.Counter[int] = collections.Counter()
         """Evaluations of its present turn that a member has reported."""
-        self._starts = [Start() for _ in pairs]
+        self._starts = [Start() for _ in members.pairs]
         self._heuristic: dict[int, list[Plan]] = {}
         """Plans of heuristics of the graph that began last, by its first run."""
-        self._watch = watch
         self._deadline = deadline
         self._threads: tuple[HostPool, Callable[[], bool]] | None = None
         """Threads for the solver's `finish`, and whether there was a Ctrl-C; none if no task may begin."""
@@ -314,7 +298,7 @@ class Call:
             seconds=seconds,
             interrupted=interrupted,
             report=lambda spent, plan: self._reports.put((member, spent, plan)),
-            plans=self._watch.enabled,
+            plans=self._members.watch.enabled,
         )
 
     def _took(self, member: int, turn: Turn) -> None:
@@ -439,4 +423,4 @@ class Call:
             return self._members.expanded(batch.members[row], plan)
 
         before = [self._members.spent(member) for member in batch.members]
-        return self._watch.follow(batch.members, before, decode, bar)
+        return self._members.watch.follow(batch.members, before, decode, bar)

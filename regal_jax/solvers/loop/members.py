@@ -32,6 +32,8 @@ class Members:
 
     Attributes:
       pairs: As given.
+      settings: As given.
+      watch: As given.
       known: Plans of each member on the graph that is searched, best first.
       turns: Turns of each member.
       plans: Plans of the original graph, by member that is done.
@@ -51,7 +53,7 @@ class Members:
         self.known = [list(plans) for plans in earlier]
         self.turns: list[list[Turn]] = [[] for _ in pairs]
         self.plans: dict[int, Plan] = {}
-        self._settings, self._on_plan, self._watch = settings, on_plan, watch
+        self.settings, self.watch, self._on_plan = settings, watch, on_plan
         self._contractions = contractions
         self._best_uncontracted: list[Plan | None] = [None] * len(pairs)
         """The best known plan of each original graph that no plan of the contracted graph expands to."""
@@ -69,25 +71,25 @@ class Members:
 
     def run_of(self, member: int) -> int:
         """The number of a member among the runs of its graph."""
-        return member % self._settings.runs
+        return member % self.settings.runs
 
     def best(self) -> list[Plan]:
         """The best plan of every graph, all of whose runs are done."""
-        return [self._best_of(graph) for graph in range(len(self.pairs) // self._settings.runs)]
+        return [self._best_of(graph) for graph in range(len(self.pairs) // self.settings.runs)]
 
     def _best_of(self, graph: int) -> Plan:
-        runs = self._settings.runs
+        runs = self.settings.runs
         return best_of_runs([self.plans[graph * runs + run] for run in range(runs)])
 
     def stage(self, member: int, number: int) -> HostStage | DeviceStage:
         """A stage of the member's agenda."""
-        return self._settings.agenda(self.pairs[member][1].num_devices).stages[number]
+        return self.settings.agenda(self.pairs[member][1].num_devices).stages[number]
 
     def due(self, member: int) -> tuple[int, int] | None:
         """The next stage of the member and its budget; ``None`` at the end."""
-        agenda = self._settings.agenda(self.pairs[member][1].num_devices)
+        agenda = self.settings.agenda(self.pairs[member][1].num_devices)
         settled = is_settled(next(iter(self.known[member]), None))
-        return next_turn(self.turns[member], self._settings.evaluations, agenda, settled=settled)
+        return next_turn(self.turns[member], self.settings.evaluations, agenda, settled=settled)
 
     def spent(self, member: int) -> int:
         """Evaluations of the member's turns."""
@@ -116,15 +118,15 @@ class Members:
 
     def tell(self, member: int, plan: Plan, evaluations: int) -> None:
         """Tells the watch of a plan of the graph that is searched."""
-        if self._watch.enabled:
-            self._watch.see(member, self.expanded(member, plan), evaluations)
+        if self.watch.enabled:
+            self.watch.see(member, self.expanded(member, plan), evaluations)
 
     def know_uncontracted(self, member: int, plan: Plan) -> None:
         """Notes a plan of the original graph, which need not be one of the contracted graph."""
         best = self._best_uncontracted[member]
         if best is None or plan.sort_key < best.sort_key:
             self._best_uncontracted[member] = plan
-            self._watch.see(member, plan, 0)
+            self.watch.see(member, plan, 0)
 
     def share_uncontracted(self, member: int, other: int) -> None:
         """The member knows the plan of the original graph that another run of the graph knows."""
@@ -142,8 +144,8 @@ class Members:
         if self._contractions is not None:
             plan = self._expanded_in_the_end(member, plan)
         self.plans[member] = plan
-        self._watch.see(member, plan, plan.provenance.get("evaluations", 0))
-        runs = self._settings.runs
+        self.watch.see(member, plan, plan.provenance.get("evaluations", 0))
+        runs = self.settings.runs
         graph = member // runs
         if self._on_plan is not None and all(graph * runs + run in self.plans for run in range(runs)):
             self._on_plan(graph, self._best_of(graph))
