@@ -72,15 +72,19 @@ def run(args: argparse.Namespace) -> int:
         raise ConfigError("--check reads benchmarks/tables: leave out the folders")
     for folder in args.folders:
         copy_results(folder, TABLES / folder.resolve().name)
-    old = 0
+    old, named = 0, set[str]()
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
+        named.update(name for match in _MARK.finditer(text) for name in match[2].split())
         new = renewed(text, TABLES)
         if new != text:
             old += 1
             print(f"{path.relative_to(ROOT)}: {'old' if args.check else 'renewed'}")
             if not args.check:
                 write_atomically(path, new.encode())
+    for name in (folder.resolve().name for folder in args.folders):
+        if name not in named:
+            print(f"{name}: no document has its table; put one behind a line <!-- table: {name} -->")
     return 1 if args.check and old else 0
 
 

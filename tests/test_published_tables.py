@@ -210,3 +210,9 @@ def test_the_command_checks_and_renews(results, tmp_path, monkeypatch, capsys):
     assert main(["publish", "--check"]) == 1
     assert page.read_text() == TEXT
     assert main(["publish", "--check", str(results)]) == 2
+    capsys.readouterr()
+    page.write_text("Words.\n")
+    assert main(["publish", str(results)]) == 0
+    assert "mine: no document has its table; put one behind a line <!-- table: mine -->" in (
+        capsys.readouterr().out
+    )
