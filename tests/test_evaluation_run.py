@@ -374,6 +374,8 @@ def test_graphs_come_from_sets_their_parts_and_the_sample(tmp_path):
         ({"transfer": None}, "transfer: give a str"),
         ({"cp_sat_seconds": 0}, "cp_sat_seconds: must be"),
         ({"rounds": {"x": ["a"]}}, "rounds: T must be a whole number"),
+        ({"rounds": {"7" * 5000: ["a"]}}, "rounds: T must be a whole number up to 2147483647"),
+        ({"methods": [10**5000]}, "methods: must be a list of names"),
         ({"rounds": {"1": "a"}}, "rounds.1: must be a list"),
         ({"contract": 1}, "contract: must be true or false"),
         ({"colour": 1}, "colour: there is no such setting"),

@@ -166,11 +166,13 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         set_ = object.__setattr__
         if self.suite not in SUITES:
-            raise ConfigError(f"suite: there is no {self.suite!r}; use {' or '.join(SUITES)}")
+            raise ConfigError(f"suite: there is no {shown(self.suite)}; use {' or '.join(SUITES)}")
         if not isinstance(self.graphs, str) or not (self.graphs or self.suite != "regal"):
             raise ConfigError("graphs: give the path of a set of graphs, of a corpus, or 'sample'")
         if self.objective not in list(Objective):
-            raise ConfigError(f"objective: unknown {self.objective!r}; use one of {', '.join(Objective)}")
+            raise ConfigError(
+                f"objective: unknown {shown(self.objective)}; use one of {', '.join(Objective)}"
+            )
         set_(self, "objective", Objective(self.objective))
         for name, low in (
             ("limit", 0), ("cases", 0), ("first", 0), ("max_ops", 0), ("min_ops", 0), ("devices", 1),
@@ -179,11 +181,11 @@ class EvaluationConfig:
             set_(self, name, check_whole(name, getattr(self, name), low, _MOST))
         for name in ("contract", "warm_up", "untrained", "same_time"):
             if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"{name}: must be true or false, got {getattr(self, name)!r}")
+                raise ConfigError(f"{name}: must be true or false, got {shown(getattr(self, name))}")
         for name in ("split", "tuned"):
             check_kind(name, getattr(self, name), str)
         if not isinstance(self.digest, str) or not set(self.digest) <= set(string.hexdigits.lower()):
-            raise ConfigError(f"digest: give hexadecimal digits, got {self.digest!r}")
+            raise ConfigError(f"digest: give hexadecimal digits, got {shown(self.digest)}")
         set_(self, "seeds", _whole_numbers("seeds", self.seeds, 0))
         robust = self.suite == "robust-scheduling"
         sizes = _ROBUST_SIZES if robust and self.sizes is _SIZES else self.sizes
@@ -209,12 +211,14 @@ class EvaluationConfig:
                 f"cp_sat_seconds: must be a number above zero, got {shown(self.cp_sat_seconds)}"
             )
         if not isinstance(self.rounds, Mapping):
-            raise ConfigError(f"rounds: must be a table of T and lists of paths, got {self.rounds!r}")
+            raise ConfigError(f"rounds: must be a table of T and lists of paths, got {shown(self.rounds)}")
         set_(self, "rounds", {str(_rounds(t)): _names(f"rounds.{t}", p) for t, p in self.rounds.items()})
         for field in ("losses", "regimes"):
             folders = getattr(self, field)
             if not isinstance(folders, Mapping):
-                raise ConfigError(f"{field}: must be a table of names and lists of paths, got {folders!r}")
+                raise ConfigError(
+                    f"{field}: must be a table of names and lists of paths, got {shown(folders)}"
+                )
             set_(self, field, {str(name): _names(f"{field}.{name}", p) for name, p in folders.items()})
         _ = self.cluster
 
@@ -252,7 +256,7 @@ class EvaluationConfig:
                 raise ConfigError(f"{field}: must ascend, got {', '.join(map(str, numbers))}")
         for field in ("options", "policies", "weights"):
             if not isinstance(getattr(self, field), Mapping):
-                raise ConfigError(f"{field}: must be a table, got {getattr(self, field)!r}")
+                raise ConfigError(f"{field}: must be a table, got {shown(getattr(self, field))}")
         for field in ("options", "policies"):
             table = getattr(self, field)
             for name in table:
@@ -261,9 +265,11 @@ class EvaluationConfig:
             object.__setattr__(self, field, dict(zip(names, table.values(), strict=True)))
         for name, options in self.options.items():
             if not isinstance(options, Mapping):
-                raise ConfigError(f"options.{name}: must be a table, got {options!r}")
+                raise ConfigError(f"options.{name}: must be a table, got {shown(options)}")
             if not isinstance(options.get("settings", {}), Mapping):
-                raise ConfigError(f"options.{name}.settings: must be a table, got {options['settings']!r}")
+                raise ConfigError(
+                    f"options.{name}.settings: must be a table, got {shown(options['settings'])}"
+                )
         kind = "source" if self.suite == "robust-scheduling" else "solver"
         given = {name: options.get(kind) for name, options in self.options.items()}
         spelled = {
@@ -277,7 +283,7 @@ class EvaluationConfig:
             return
         if self.weights and self.suite != "topological-order":
             raise ConfigError(
-                f"weights: the suite {self.suite!r} takes none; give a policy, or the suite "
+                f"weights: the suite {shown(self.suite)} takes none; give a policy, or the suite "
                 "topological-order or robust-scheduling"
             )
         known = method_names()
@@ -289,7 +295,7 @@ class EvaluationConfig:
             if name in known and name not in GUIDED:
                 raise ConfigError(f"policies: {name} takes no policy; use another name for this one")
             if not isinstance(path, str) or not path:
-                raise ConfigError(f"policies.{name}: give a file of weights, got {path!r}")
+                raise ConfigError(f"policies.{name}: give a file of weights, got {shown(path)}")
         further = self._further_rows(known)
         for name in (*self.methods, *self.options):
             if name not in {*networks, *self.policies, *further} and not is_method_name(name):
@@ -312,7 +318,7 @@ class EvaluationConfig:
             if is_method_name(name) or name in self.policies:
                 raise ConfigError(f"options.{name}: is a method itself; choose another name for the row")
             if not isinstance(solver, str) or solver not in known or solver in GUIDED:
-                raise ConfigError(f"options.{name}: solver is {solver!r}; use a method without a policy")
+                raise ConfigError(f"options.{name}: solver is {shown(solver)}; use a method without a policy")
             found.append(name)
         return found
 
@@ -328,7 +334,7 @@ class EvaluationConfig:
             for name in getattr(self, field):
                 source = str(self.options.get(name, {}).get("source", name))
                 if source not in SOURCES:
-                    raise ConfigError(f"{field}: unknown {source!r}; use names of {', '.join(SOURCES)}")
+                    raise ConfigError(f"{field}: unknown {shown(source)}; use names of {', '.join(SOURCES)}")
         for name, path in self.weights.items():
             row, _, set_ = name.partition(":")
             if row.partition("-")[0] not in LEARNED or set_ not in ("", "one", "synthetic", "real"):
@@ -384,7 +390,7 @@ class EvaluationConfig:
 
 def _whole_numbers(name: str, values: Any, low: int) -> tuple[int, ...]:
     if not isinstance(values, Sequence) or isinstance(values, str):
-        raise ConfigError(f"{name}: must be a list of whole numbers, got {values!r}")
+        raise ConfigError(f"{name}: must be a list of whole numbers, got {shown(values)}")
     found = tuple(check_whole(name, value, low, _MOST) for value in values)
     if len(set(found)) < len(found):
         raise ConfigError(f"{name}: a number occurs twice: {', '.join(map(str, found))}")
@@ -398,11 +404,12 @@ def _names(name: str, values: Any) -> tuple[str, ...]:
         or not all(isinstance(value, str) and value for value in values)
         or len(set(values)) < len(values)
     ):
-        raise ConfigError(f"{name}: must be a list of names, each once, got {values!r}")
+        raise ConfigError(f"{name}: must be a list of names, each once, got {shown(values)}")
     return tuple(values)
 
 
 def _rounds(text: str) -> int:
-    if not str(text).isdecimal():
-        raise ConfigError(f"rounds: T must be a whole number, got {text!r}")
-    return int(text)
+    number = int(text) if str(text).isdecimal() and len(str(text)) <= len(str(_MOST)) else None
+    if number is None or number > _MOST:
+        raise ConfigError(f"rounds: T must be a whole number up to {_MOST}, got {shown(text)}")
+    return number
