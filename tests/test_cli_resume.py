@@ -200,3 +200,10 @@ def test_warm_start_names_plans(capsys):
         err = capsys.readouterr().err
         assert err.count("\n") == 1
         assert said in err
+
+
+def test_a_search_without_a_file_to_write_is_not_watched(tmp_path):
+    there = tmp_path / "there.json"
+    there.write_text("mine")
+    assert resume.SoFar([(None, None), (str(there), None)]).callback is None
+    assert resume.SoFar([(None, None), (str(tmp_path / "new.json"), None)]).callback is not None

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import functools
 import os
 import pathlib
 import sys
@@ -192,8 +193,8 @@ def _one(
 
     if not args.quiet:
         print(graph)
-    so_far = SoFar([out])
-    plan = search(graph, cluster, **options, on_improvement=lambda found: so_far.see(0, found))
+    see = SoFar([out]).callback
+    plan = search(graph, cluster, **options, on_improvement=see and functools.partial(see, 0))
     with first_interrupt_waits():
         plan.verify(graph)
         said = []
@@ -222,7 +223,7 @@ def _many(
     """Saves each plan as soon as it is found, since a batch may take hours and may be killed."""
     names = args.files or [graphs[0].name]
     if args.workers is None:
-        options["on_improvement"] = SoFar(outs).see
+        options["on_improvement"] = SoFar(outs).callback
     finished = _search_many(args, names, graphs, cluster, outs, options)
     return max(_report_overflow(args, finished[i], f" for {file}") for i, file in enumerate(names))
 

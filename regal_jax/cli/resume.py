@@ -7,7 +7,7 @@ objective or choice of pins), or is no plan, is an error before the search and i
 import contextlib
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from regal_jax.errors import ConfigError, FormatError, PlanError
@@ -126,10 +126,15 @@ class SoFar:
 
     def __init__(self, outs: Sequence[tuple[str | None, Previous | None]]) -> None:
         self._outs = [
-            (path if previous is not None or not os.path.lexists(path or "/") else None, previous)
+            (path if path and (previous or not os.path.lexists(path)) else None, previous)
             for path, previous in outs
         ]
         self._pause = Deadline(0.0)
+
+    @property
+    def callback(self) -> "Callable[[int, Improvement], None] | None":
+        """`see`; ``None`` if no file is written during the search, which then makes no plans for it."""
+        return self.see if any(path for path, _ in self._outs) else None
 
     def see(self, member: int, improvement: "Improvement") -> None:
         """Saves an improvement of a graph, unless one has just been saved."""

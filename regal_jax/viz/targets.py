@@ -50,20 +50,17 @@ def plot_targets(
 
     figure = PlanFigure(figsize=(width, 0.36 * width), layout="constrained")
     axes = np.ravel(figure.subplots(1, len(targets), squeeze=False))
-    drawn = []
+    drawn = {}
     for ax, target in zip(axes, targets, strict=True):
-        drawn = []
         for number, (source, columns) in enumerate(points.items()):
             colour = _COLOURS[number % len(_COLOURS)]
-            drawn.append(
-                (ax.scatter(columns[_PROXY], columns[target], s=10, alpha=0.6, color=colour), source)
-            )
+            drawn[source] = ax.scatter(columns[_PROXY], columns[target], s=10, alpha=0.6, color=colour)
         every = [np.concatenate([columns[name] for columns in points.values()]) for name in (_PROXY, target)]
         ax.set_title(f"{short(target, MOST_NAME)}{_correlation(*every)}", fontsize=10, parse_math=False)
         ax.set_xlabel("speed-up by the proxy")
         scaled(ax, "y")
     axes[0].set_ylabel("speed-up on the target")
-    legend_of(axes[0], drawn, fontsize=8)
+    legend_of(axes[0], ((dots, source) for source, dots in drawn.items()), fontsize=8)
     save(figure, path)
     return figure
 

@@ -56,7 +56,7 @@ class Members:
         self.settings, self.watch, self._on_plan = settings, watch, on_plan
         self._contractions = contractions
         self._best_uncontracted: list[Plan | None] = [None] * len(pairs)
-        """The best known plan of each original graph that no plan of the contracted graph expands to."""
+        """The best known plan among those that were made for the original graph of each member."""
         if contractions is not None:
             self.known = [
                 sorted(map(c.project, plans), key=lambda plan: plan.sort_key)
