@@ -46,11 +46,9 @@ done
 mkdir -p families
 cd families
 regal-jax corpus build --out corpus --split test --sources keras-applications,keras-hub,flax --limit 40
-for suite in insertion-policy-links-2 insertion-policy-links-4; do
+for suite in insertion-policy-links-2 insertion-policy-links-4 insertion-policy-limits-2 \
+    insertion-policy-limits-4 insertion-policy-limits-2-seconds; do
     regal-jax evaluate --suite "$suite" --out "../results/$suite"
-done
-for suite in insertion-policy-limits-2 insertion-policy-limits-4; do
-    regal-jax evaluate --suite "$suite" --small --out "../results/$suite"
 done
 cd ..
 
