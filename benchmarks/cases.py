@@ -42,6 +42,7 @@ class GraphCase:
         the cost of the table. (Other draws give candidates of other costs.)
       population: Population ``P``; a fifth are elites and 15 % mutants.
       evaluations: Budget of each graph.
+      method: Name of a solver, or one of `benchmarks.searches.METHODS`, where `optimize_many` is called.
       seed: Seed of the first graph and of the search.
     """
 
@@ -56,6 +57,7 @@ class GraphCase:
     proposal: str = "uniform"
     population: int = 100
     evaluations: int = 5000
+    method: str = "brkga"
     seed: int = 0
 
     def make_graphs(self) -> list[ComputationGraph]:
@@ -149,6 +151,8 @@ SECTIONS: Final[Mapping[str, str]] = {
     "memory": "peak memory of a fresh process",
     "scaling": "cost of an evaluation from small to large graphs, against n log n",
     "padding": "gene slots wasted when graphs of many sizes share batches",
+    "searches": "calls of optimize_many: the searches on the host and BRKGA in turns",
+    "loops": "compilation of the loops of the host, nothing cached",
     "training": "steps of training REGAL's policy, each with 4 searches of every graph",
 }
 """Section -> measurement."""
@@ -182,6 +186,8 @@ def _smoke() -> list[Benchmark]:
         _one("memory/er-12", "12 ops", **tiny),
         _one("padding/er-4-to-40", "8 graphs of 4 to 40 ops", graphs=8, spread=4, **{**tiny, "ops": 40}),
         _one("training/er-12", "2 graphs of 12 ops", graphs=2, **tiny),
+        _variants("searches/er-12", "12 ops", "method", ("brkga", "list-search"), **tiny),
+        _one("loops/er-12", "12 ops", method="list-search", **tiny),
     ]
 
 
@@ -238,6 +244,33 @@ def _others(full: bool) -> list[Benchmark]:
     return found
 
 
+def _on_the_host(full: bool) -> list[Benchmark]:
+    """The searches on the host, and their loops."""
+    links, peak = {"transfer": "pcie4x16"}, {"objective": "peak-memory"}
+    makespan = ("brkga", "list-search without insertion", "list-search", "auto")
+    found = []
+    for short, family in _FAMILIES.items():
+        for n in (100, 400, 2000) if full else (100, 400):
+            for d in (2, 4):
+                fields = {"family": family, "ops": n, "devices": d, **links}
+                summary = f"{n} ops, {d} devices, pcie4x16"
+                found.append(_variants(f"searches/{short}-{n}-d{d}", summary, "method", makespan, **fields))
+    fields = {"ops": 100, "transfer": "free"}
+    found.append(_variants("searches/er-100-free", "100 ops, free", "method", makespan, **fields))
+    methods = ("brkga", "peak-search", "auto")
+    found.append(
+        _variants("searches/er-100-peak", "100 ops, peak memory", "method", methods, ops=100, **peak)
+    )
+    methods = ("brkga", "order-search", "auto")
+    fields = {"family": "layered", "ops": 400, "devices": 1, "transfer": "free", **peak}
+    found.append(_variants("searches/layered-400-order", "400 ops, one device", "method", methods, **fields))
+    loops = {"family": "layered", "ops": 400, "method": "auto"}
+    found.append(_one("loops/makespan", "auto, pcie4x16", **loops, **links))
+    found.append(_one("loops/peak-memory", "auto, peak memory", **loops, **peak))
+    found.append(_one("loops/order", "auto, one device", **{**loops, **fields, "evaluations": 100_000}))
+    return found
+
+
 def benchmarks(size: str = "default") -> list[Benchmark]:
     """All benchmarks of a size.
 
@@ -251,7 +284,7 @@ def benchmarks(size: str = "default") -> list[Benchmark]:
     if size not in SIZES:
         raise ConfigError(f"size: unknown {size!r}; use one of {', '.join(SIZES)}")
     full = size == "full"
-    return _smoke() if size == "smoke" else [*_solves(full), *_others(full)]
+    return _smoke() if size == "smoke" else [*_solves(full), *_others(full), *_on_the_host(full)]
 
 
 def select(patterns: Sequence[str], size: str = "default") -> list[Benchmark]:

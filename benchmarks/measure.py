@@ -9,12 +9,13 @@ from typing import Final
 import jax
 import numpy as np
 
-from benchmarks import compilation, fresh, padding, python_peers
+from benchmarks import compilation, fresh, loops, padding, python_peers
 from benchmarks.cases import Benchmark, GraphCase
 from benchmarks.on_cpu import on_cpu
 from benchmarks.peers import peer
 from benchmarks.phases import copied_bytes_per_second, phases
 from benchmarks.results import OF_BANDWIDTH, Record, speed_ratio
+from benchmarks.searches import search
 from benchmarks.throughput import runnable, solver
 from benchmarks.timing import Contender, Series, Skipped, interleaved
 from benchmarks.training import training
@@ -156,6 +157,25 @@ def _training(benchmark: Benchmark, options: Options) -> _Found:
     return _Found(interleaved(contenders, options.repeats), {}, skipped)
 
 
+def _searches(benchmark: Benchmark, options: Options) -> _Found:
+    contenders = [search(case, label) for label, case in benchmark.cases.items()]
+    series = interleaved(contenders, options.repeats)
+    first = next(iter(series))
+    derived = {
+        f"{label} vs {first}": speed_ratio(each, series[first])
+        for label, each in series.items()
+        if label != first and each.evaluations and series[first].evaluations
+    }
+    return _Found(series, derived)
+
+
+def _loops(benchmark: Benchmark, options: Options) -> _Found:
+    try:
+        return _Found(loops.loop_times(benchmark.case, options.repeats))
+    except Skipped as reason:
+        return _Found({}, {}, {"all": str(reason)})
+
+
 def _compile(benchmark: Benchmark, options: Options) -> _Found:
     ours, skipped = _implementations(benchmark, options)
     series = {}
@@ -203,6 +223,8 @@ _MEASURES: Final[Mapping[str, Callable[[Benchmark, Options], _Found]]] = {
     "memory": _memory,
     "padding": _padding,
     "training": _training,
+    "searches": _searches,
+    "loops": _loops,
 }
 
 

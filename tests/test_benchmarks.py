@@ -14,7 +14,7 @@ import pytest
 import scipy.stats
 from test_simulate import check, random_genes
 
-from benchmarks import first_plan, fresh, throughput
+from benchmarks import first_plan, fresh, loops, throughput
 from benchmarks.__main__ import COMMANDS, main, parser
 from benchmarks.cases import SECTIONS, SIZES, GraphCase, benchmarks, select
 from benchmarks.compare import compare
@@ -24,6 +24,7 @@ from benchmarks.peers import peer, peer_text
 from benchmarks.python_decoder import PythonDecoder, genes_in_order
 from benchmarks.python_peers import PEERS
 from benchmarks.results import Record, Results, load, save, speed_ratio
+from benchmarks.searches import search
 from benchmarks.throughput import check_implementation, solver
 from benchmarks.timing import Contender, Outcome, Series, Skipped, interleaved, looped
 from regal_jax import from_jax
@@ -33,6 +34,7 @@ from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.plan import decode_order, decode_placement, replay
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.programs import clear
+from regal_jax.runtime.compiling import installed
 from regal_jax.search import Status
 from regal_jax.simulate import IMPLEMENTATIONS, simulate
 from regal_jax.solve import solve
@@ -45,6 +47,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 def small_cases() -> list[GraphCase]:
     """Small versions of the timed cases; the simulator ignores differences of the search."""
     search = {"objective": "makespan", "proposal": "uniform", "population": 3, "evaluations": 3, "graphs": 2}
+    search |= {"method": "brkga"}
     every = (case for b in benchmarks("full") for case in b.cases.values())
     return list(dict.fromkeys(dataclasses.replace(case.small(), **search) for case in every))
 
@@ -457,10 +460,43 @@ def test_smoke(tmp_path, capsys, every):
     assert not every or records["start/er-12"]["series"]["first call, filled cache"]["values"]
     memory = records["memory/er-12"]["series"]
     assert memory["process peak"]["values"][0] > memory["process before"]["values"][0] > 2**20
+    searches = records["searches/er-12"]
+    assert (
+        searches["series"]["brkga"]["evaluations"] == searches["series"]["list-search"]["evaluations"] == 26
+    )
+    assert searches["derived"]["list-search vs brkga"] > 0
+    assert installed() == bool(records["loops/er-12"]["series"])
     assert list(traces.rglob("*.xplane.pb"))
     assert load(out).records[0].name == "throughput/er-12"
     assert main(["plot", str(out), "--out", str(figure)]) == 0
     assert figure.read_bytes().startswith(b"\x89PNG")
+
+
+def test_loops_that_take_no_time_are_in_the_sum_alone(monkeypatch):
+    rounds = [{"schedule": 2.0, "tiny": 0.01}, {"schedule": 3.0, "tiny": 0.02, "other": 1.0}]
+    made = iter(rounds)
+    monkeypatch.setattr(loops, "usable", lambda: True)
+    monkeypatch.setattr(loops, "python", lambda *args, **caches: json.dumps(next(made)))
+    found = loops.loop_times(GraphCase(), 2)
+    assert {name: each.values for name, each in found.items()} == {
+        "schedule": (2.0, 3.0),
+        "all": (2.01, 4.02),
+    }
+    monkeypatch.setattr(loops, "usable", lambda: False)
+    assert measure(select(["loops/makespan"])[0], Options()).skipped == {"all": "Numba is not in use"}
+
+
+@pytest.mark.parametrize(
+    "benchmark", [b for b in benchmarks() if b.section in ("searches", "loops")], ids=lambda b: b.name
+)
+def test_searches_have_plans(benchmark):
+    for label, case in benchmark.cases.items():
+        case = dataclasses.replace(case.small(), method=case.method, evaluations=20)
+        assert label in ("", case.method)
+        outcome = search(case).run()
+        assert outcome.evaluations is None or outcome.evaluations >= 1
+        assert outcome.best is not None
+        assert outcome.best > 0
 
 
 @pytest.mark.slow
