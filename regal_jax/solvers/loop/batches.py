@@ -27,7 +27,7 @@ _BYTES: Final = 2**30
 """Approximate limit in bytes for the populations and simulator states of one batch."""
 _ROWS: Final = (64, 1)
 """Numbers of rows of a batch on a CPU: few, since each is a program of its own. Batches gain little there
-(docs/performance.md)."""
+(docs/ablations/compiled_code.md)."""
 _ROWS_ON_ACCELERATORS: Final = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 """Numbers of rows on an accelerator, where a call takes as long for few rows as for many."""
 _SMALL: Final = 512
