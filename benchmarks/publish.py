@@ -186,6 +186,11 @@ def _contrasts(
                 f"the results of {' '.join(names)} have no '{method}' against '{against}'"
             ) from None
         columns = rows[0][2:]
+        unknown = [column for column in columns if len(names) == 1 and column not in found[0]]
+        if unknown:
+            raise ConfigError(
+                f"contrasts of {names[0]}: there is no column '{unknown[0]}'; use {', '.join(found[0])}"
+            )
         cells = [each["change"] for each in found] if len(names) > 1 else [found[0][name] for name in columns]
         new.append([method, against, *cells])
     return new

@@ -20,6 +20,7 @@ SUITES = (
     "devices-4",
     "devices-8",
     "insertion-policy-limits-2",
+    "insertion-policy-limits-2-seconds",
     "insertion-policy-limits-4",
     "insertion-policy-links-2",
     "insertion-policy-links-4",
@@ -186,6 +187,7 @@ Words.
     ("old", "new", "message"),
     [
         ("| Second | First |", "| Third | First |", "no 'Third' against 'First'"),
+        ("contrasts: mine mine", "contrasts: mine", "no column 'here'; use change"),
         ("| Second | old |", "| Third | old |", "Third"),
         ("table: mine", "table: mine part", "part"),
         ("table: mine", "table: other", "other"),
