@@ -45,8 +45,8 @@ def options() -> dict[str, Any]:
     """XLA's options for our programs, as `jax.jit` takes them.
 
     On CPUs most of the work is inside a custom call. For the rest, XLA's newer emitters of fusions gain
-    nothing measurable, and they need more time to compile and more mapped regions (docs/ablations/compiled_code.md). An
-    option in ``XLA_FLAGS`` takes precedence.
+    nothing measurable, and they need more time to compile and more mapped regions
+    (docs/ablations/compiled_code.md). An option in ``XLA_FLAGS`` takes precedence.
     """
     if jax.default_backend() != "cpu":
         return {}
