@@ -338,6 +338,37 @@ def test_an_interrupted_training_tells_what_it_has(tmp_path: pathlib.Path, monke
 
 
 @needs_numba
+def test_a_killed_round_continues_with_its_searches(tmp_path: pathlib.Path, monkeypatch: Any) -> None:
+    whole = train_insertion(SMALL, tmp_path / "whole", progress=False)
+    made: list[bool] = []
+
+    class Run(ListSearchRun):
+        def __init__(self, *given: Any, describe: bool = False) -> None:
+            super().__init__(*given, describe=describe)
+            made.append(describe)
+            if describe and sum(made) == 3:
+                signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr("regal_jax.learning.insertion.train.ListSearchRun", Run)
+    with pytest.raises(KeyboardInterrupt):
+        train_insertion(SMALL, tmp_path / "run", progress=False)
+    part = tmp_path / "run" / "moves-1.part.npy"
+    kept = part.read_bytes()
+    searches = int(np.load(part)[-1, -1]) + 1
+    part.write_bytes(kept[:-1])
+    with pytest.raises(FormatError, match=r"moves-1\.part\.npy: is damaged; remove it, and"):
+        train_insertion(SMALL, tmp_path / "run", progress=False)
+    part.write_bytes(kept)
+    interrupted = sum(made)
+    assert train_insertion(SMALL, tmp_path / "run", progress=False) == whole
+    assert searches > 0
+    assert sum(made) - interrupted == 2 * 8 - searches
+    assert not part.exists()
+    for name in ("moves-1.npy", "moves-2.npy"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+@needs_numba
 def test_a_damaged_record_is_named_and_made_again(tmp_path: pathlib.Path) -> None:
     result = train_insertion(SMALL, tmp_path, progress=False)
     file = tmp_path / "metrics.jsonl"

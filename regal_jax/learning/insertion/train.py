@@ -21,6 +21,7 @@ from regal_jax.learning.insertion.config import InsertionTrainConfig
 from regal_jax.learning.loop import folder_of_run, progress_bar, run_identity
 from regal_jax.learning.sets import load_sets
 from regal_jax.runtime.compiling import usable
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.json_lines import JsonLines
@@ -34,6 +35,8 @@ _FEATURES: Final = {1: len(MOVE_FEATURES), 0: len(PLACE_FEATURES)}
 _WORDS: Final = "train", "validation"
 _STEPS: Final = 50
 _ENOUGH: Final = 1e-8
+_PAUSE: Final = 20.0
+"""Seconds after which the moves of a round are saved again."""
 
 Pair = tuple[ComputationGraph, Cluster]
 
@@ -85,7 +88,7 @@ def train_insertion(
 
     The folder ``out`` gets ``config.json``, ``metrics.jsonl``, the moves of each round and ``policy.toml``
     (the weights that did best on the validation graphs; without any, the last ones). A run that was killed
-    continues with the moves that are there when it is called again; its result is that of an uninterrupted
+    continues with the searches that are saved when it is called again; its result is that of an uninterrupted
     run. Ctrl-C ends the run with the rounds that are made, or raises in the first one.
 
     Args:
@@ -247,26 +250,49 @@ def _kept(
     number: int,
     done: Callable[[], object],
 ) -> np.ndarray:
-    """``[R, SEEN + 1]`` float32, the moves of a search for each pair, from the file if it is there."""
+    """``[R, SEEN + 1]`` float32, the moves of a search for each pair, from the file if it is there.
+
+    Until all searches are made, a second file has the moves of those that are, with the number of the search
+    in another column.
+    """
     if file.exists():
         return _read(file)
-    rows = []
-    for pair in pairs:
-        check_interrupt()
-        search = ListSearchRun(*pair, (config.seed, number), _descent(policy), describe=True)
-        search.run(config.evaluations)
-        described = search.described_moves()
+    part = file.with_suffix(".part.npy")
+    rows = [_read(part, more=1)] if part.exists() else []
+    made = int(rows[0][-1, -1]) + 1 if rows and len(rows[0]) else 0
+    for _ in range(made):
         done()
-        rows.append(np.column_stack([described[:, :-2], described[:, -1] > 0]).astype(np.float32))
-    whole = np.concatenate(rows)
-    data = io.BytesIO()
-    np.save(data, whole, allow_pickle=False)
-    write_atomically(file, data.getvalue())
+    pause = Deadline(_PAUSE)
+    try:
+        for search in range(made, len(pairs)):
+            check_interrupt()
+            run = ListSearchRun(*pairs[search], (config.seed, number), _descent(policy), describe=True)
+            run.run(config.evaluations)
+            described = run.described_moves()
+            done()
+            columns = described[:, :-2], described[:, -1] > 0, np.full(len(described), search)
+            rows.append(np.column_stack(columns).astype(np.float32))
+            if pause.over:
+                _save(part, np.concatenate(rows))
+                pause = Deadline(_PAUSE)
+    except KeyboardInterrupt:
+        if rows:
+            _save(part, np.concatenate(rows))
+        raise
+    whole = np.concatenate(rows)[:, :-1]
+    _save(file, whole)
+    part.unlink(missing_ok=True)
     return whole
 
 
-def _read(file: pathlib.Path) -> np.ndarray:
-    """The moves in a file.
+def _save(file: pathlib.Path, moves: np.ndarray) -> None:
+    data = io.BytesIO()
+    np.save(data, np.ascontiguousarray(moves), allow_pickle=False)
+    write_atomically(file, data.getvalue())
+
+
+def _read(file: pathlib.Path, more: int = 0) -> np.ndarray:
+    """The moves in a file, with ``more`` columns.
 
     Raises:
       FormatError: The file is damaged, or cannot be read.
@@ -276,7 +302,7 @@ def _read(file: pathlib.Path) -> np.ndarray:
     except (OSError, EOFError, ValueError, tokenize.TokenError):
         moves = None
     # One column says of which kind a move is, and one whether it made the schedule shorter.
-    shape = (max(_FEATURES.values()) + 2,)
+    shape = (max(_FEATURES.values()) + 2 + more,)
     if not isinstance(moves, np.ndarray) or moves.dtype != np.float32 or moves.shape[1:] != shape:
         raise FormatError(f"{file}: is damaged; remove it, and the same command makes its moves again")
     return moves
