@@ -1,9 +1,12 @@
 """`from_torch`: sizes, edges and costs by hand, views, several results, gradients, refusals."""
 
+import dataclasses
 import itertools
 import logging
 import subprocess
 import sys
+import types
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -588,6 +591,25 @@ def detached_with_gradient(m, x):
     return y.sin() + m.w(x)
 
 
+def detached_and_returned(m, x):
+    y = x.detach()
+    y.mul_(m.w.weight.sum())
+    return {"w": m.w(x), "list": [y]}
+
+
+def part_of_detached(m, x):
+    y = x.detach()
+    y[0].mul_(m.w.weight.sum())
+    return y.sin() + m.w(x)
+
+
+def view_of_detached(m, x):
+    y = x.detach()
+    z = y.view(-1)
+    y.mul_(m.w.weight.sum())
+    return z.sin().sum() + m.w(x)
+
+
 def doubled_in_branch(m, x):
     def double(y):
         z = y.sin()
@@ -621,6 +643,9 @@ def hooked(m, x):
         (read_before, "changes a tensor, without its gradient, by mul_, which no", ("gradient",)),
         (made_without_gradient, "changes a tensor, without its gradient, by add_, which no", ("gradient",)),
         (detached_with_gradient, "without its gradient, by an op on what is detached", ("gradient",)),
+        (detached_and_returned, "without its gradient, by an op on what is detached", ("gradient",)),
+        (part_of_detached, "without its gradient, by an op on what is detached", ("gradient",)),
+        (view_of_detached, "without its gradient, by an op on what is detached", ("gradient",)),
         (doubled_in_branch, "without its gradient, by aten.mul_.Tensor, which no", ("gradient",)),
         (looped, "uses while_loop, of which PyTorch traces no gradient: write", ("gradient",)),
         (hooked, "calls register_hook.. of a tensor, and no trace shows what a hook does", ("gradient",)),
@@ -667,6 +692,22 @@ def test_functions_that_are_mapped_may_detach_and_change_what_they_make(form):
     assert "aten.sin" in kinds(from_torch(net, torch.empty(2, 3), form=form))
 
 
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """An object that holds another one."""
+
+    inner: types.SimpleNamespace
+
+
+class Slots:
+    """An object without a dict."""
+
+    __slots__ = ("mean",)
+
+    def __init__(self):
+        self.mean = torch.zeros(3)
+
+
 class Attributes(nn.Module):
     """A module that changes plain attributes."""
 
@@ -674,6 +715,9 @@ class Attributes(nn.Module):
         super().__init__()
         self.w, self.inner, self.change = nn.Linear(3, 3), nn.Identity(), change
         self.inner.calls, self.table, self.last, self.state = 0, {"scale": 1.0}, None, torch.zeros(2, 3)
+        self.objects = [Frozen(types.SimpleNamespace(count=0)), Slots()]
+        self.apart, self.seen, self.votes, self.array = (nn.Identity(),), set(), Counter(), np.zeros(2)
+        self.apart[0].calls = 0
 
     def forward(self, x):
         return self.change(self, self.w(x))
@@ -706,6 +750,41 @@ def writing(m, y):
     return y + m.state
 
 
+def counting_in_object(m, y):
+    m.objects[0].inner.count += 1
+    return y * m.objects[0].inner.count
+
+
+def counting_apart(m, y):
+    m.apart[0].calls += 1
+    return y * m.apart[0].calls
+
+
+def averaging_in_object(m, y):
+    m.objects[1].mean = 0.9 * m.objects[1].mean + y.detach().mean(0)
+    return y - m.objects[1].mean
+
+
+def writing_in_object(m, y):
+    m.objects[1].mean.add_(y.detach().mean(0))
+    return y - m.objects[1].mean
+
+
+def collecting(m, y):
+    m.seen.add(len(m.seen))
+    return y * len(m.seen)
+
+
+def voting(m, y):
+    m.votes["a"] += 1
+    return y * m.votes["a"]
+
+
+def filling(m, y):
+    m.array[0] += 1
+    return y * float(m.array[0])
+
+
 @pytest.mark.parametrize("form", ["forward", "training-step"])
 @pytest.mark.parametrize(
     ("change", "message"),
@@ -718,6 +797,13 @@ def writing(m, y):
             writing,
             "changes its tensor 'state' in place, which is no buffer, and no trace shows that: register",
         ),
+        (counting_in_object, r"changes its attribute 'objects\[0\].inner.count' from 0 to 1, on which"),
+        (counting_apart, r"changes its attribute 'apart\[0\].calls' from 0 to 1, on which"),
+        (averaging_in_object, r"changes its attribute 'objects\[1\].mean' from a tensor to a tensor, on"),
+        (writing_in_object, r"changes its tensor 'objects\[1\].mean' in place, which is no buffer"),
+        (collecting, r"changes its attribute 'seen' from set\(\) to {0}, on which"),
+        (voting, r"changes its attribute 'votes' from Counter\(\) to Counter\({'a': 1}\), on which"),
+        (filling, r"changes its attribute 'array' from array\(\[0., 0.\]\) to array\(\[1., 0.\]\), on which"),
     ],
 )
 def test_attributes_that_change_are_refused(change, message, form):
@@ -726,12 +812,14 @@ def test_attributes_that_change_are_refused(change, message, form):
         from_torch(net, torch.empty(2, 3), form=form)
     assert "\n" not in str(caught.value)
     assert (net.inner.calls, net.table, net.last) == (0, {"scale": 1.0}, None)
+    assert (net.objects[0].inner.count, net.seen, net.votes, net.array[0]) == (0, set(), {}, 0)
 
 
 def test_attributes_on_which_no_call_depends_may_change():
     def note(m, y):
         m.inner.calls += 1
-        m.last, m.table["max"] = y.detach(), y.amax()
+        m.objects[0].inner.count += 1
+        m.last, m.table["max"], m.objects[1].mean = y.detach(), y.amax(), y.mean()
         return y
 
     def prepare(m, y):
@@ -744,6 +832,8 @@ def test_attributes_on_which_no_call_depends_may_change():
     with pytest.raises(FormatError, match="if it is only set by the first call, call the module once before"):
         from_torch(net, torch.empty(2, 3))
     net(torch.empty(2, 3))
+    assert kinds(from_torch(net, torch.empty(2, 3))) == ["aten.linear", "aten.add"]
+    net = Attributes(lambda m, y: y + m.objects[1].mean)
     assert kinds(from_torch(net, torch.empty(2, 3))) == ["aten.linear", "aten.add"]
 
 

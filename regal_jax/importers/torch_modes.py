@@ -78,8 +78,10 @@ class Shown(TorchFunctionMode):
         self._read: dict[int, torch.Tensor] = {}
         self._aliases: dict[int, torch.Tensor] = {}
         self._plainly: dict[int, torch.Tensor] = {}
-        # Detached tensors that have a gradient of their own since they were changed, unlike what they were.
-        self._stale: list[torch.Tensor] = []
+        # What is detached, and its views, by their ids; those of them that have a gradient of their own since
+        # their memory was changed, unlike what was detached.
+        self._apart: dict[int, torch.Tensor] = {}
+        self._stale: set[int] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
@@ -87,6 +89,7 @@ class Shown(TorchFunctionMode):
             made = args[0].detach()
             if not torch.compiler.is_dynamo_compiling():
                 self._aliases[_storage(made)] = made
+                self._apart[id(made)] = made
             return made
         kwargs = kwargs or {}
         if self._gradient and func == torch.Tensor.register_hook:
@@ -100,8 +103,25 @@ class Shown(TorchFunctionMode):
         if not self._gradient:
             return func(*args, **kwargs)
         operands = pytree.tree_leaves((args, kwargs))
-        if any(t is stale for t in _tensors(operands) for stale in self._stale):
+        self.check_read(operands)
+        made = self._called(func, args, kwargs, changed, operands)
+        apart = {_storage(t) for t in _tensors(operands) if id(t) in self._apart}
+        self._apart |= {id(t): t for t in _tensors(made) if _storage(t) in apart}
+        return made
+
+    def check_read(self, tree: Any) -> None:
+        """Refuses to read, or return, what is detached and has a gradient of its own.
+
+        Raises:
+          FormatError: A tensor is such a one.
+        """
+        if any(id(t) in self._stale for t in _tensors(tree)):
             raise FormatError(_LOST.format("an op on what is detached"))
+
+    def _called(
+        self, func: Any, args: Any, kwargs: Any, changed: Sequence[torch.Tensor], operands: Sequence[Any]
+    ) -> Any:
+        """Calls an op of a trace that will be differentiated."""
         apart = self._check_graded(func, changed, operands)
         if torch.is_grad_enabled() and not apart:
             made = func(*args, **kwargs)
@@ -111,7 +131,8 @@ class Shown(TorchFunctionMode):
             return made
         if changed:
             args, kwargs = _detached((args, kwargs), changed)
-            self._stale += changed if apart else []
+            memories = set(map(_storage, changed)) if apart else set()
+            self._stale |= {key for key, t in self._apart.items() if _storage(t) in memories}
             return func(*args, **kwargs)
         made = _detached(func(*args, **kwargs), operands)
         self._plainly |= {_storage(t): t for t in _tensors(made)}

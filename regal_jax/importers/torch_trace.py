@@ -18,7 +18,7 @@ from regal_jax.importers.fx_program import PHASE
 from regal_jax.importers.torch_modes import Shown, check_control_flow, check_hooks, differentiable
 from regal_jax.importers.torch_quiet import quiet
 from regal_jax.importers.torch_refusals import reason
-from regal_jax.importers.torch_state import Attributes, check_same
+from regal_jax.importers.torch_state import Attributes, check_same, owners
 
 __all__ = [
     "ADAM", "ADAM_RATE", "FIRST_STEP", "FORMS", "Held", "Result", "Trace", "step_numbers", "trace",
@@ -158,8 +158,12 @@ def _exported(twin: Any, args: Any, kwargs: Any, derived: bool, mode: FakeTensor
 
     def export() -> Any:
         shown = Shown(derived, attributes.tensors())
-        with differentiable() if derived else contextlib.nullcontext(), shown:
-            return torch.export.export(twin, args, kwargs, strict=False)
+        returned = twin.register_forward_hook(lambda _, __, results: shown.check_read(results))
+        try:
+            with differentiable() if derived else contextlib.nullcontext(), shown:
+                return torch.export.export(twin, args, kwargs, strict=False)
+        finally:
+            returned.remove()
 
     attributes = Attributes(twin)
     with attributes.watched():
@@ -218,9 +222,9 @@ def _twin(module: torch.nn.Module) -> tuple[torch.nn.Module, dict[int, Any]]:
     """
     memo: dict[int, Any] = {}
     actual: dict[int, Any] = {}
-    for part in module.modules():
+    for _, _, attributes in owners(module):
         # Parameters, buffers and plain attributes, in lists and dicts as well.
-        for tensor in pytree.tree_leaves(dict(vars(part))):
+        for tensor in pytree.tree_leaves(attributes):
             if isinstance(tensor, torch.Tensor) and id(tensor) not in memo:
                 memo[id(tensor)] = _fake(tensor)
                 actual[id(memo[id(tensor)])] = tensor
@@ -266,7 +270,8 @@ def _held(
             if isinstance(tensor, FakeTensor) and id(tensor) not in actual:
                 raise FormatError(
                     f"the module computes a tensor of shape {list(tensor.shape)} in a way that no trace "
-                    "shows, for example by torch.autograd.grad for an input: rewrite that part of the module"
+                    "shows, for example by torch.autograd.grad for an input, or in a module that is no part "
+                    "of it (keep it in a torch.nn.ModuleList): rewrite that part of the module"
                 )
             held.append(Held(str(target or name), tensor, actual=actual.get(id(tensor), tensor)))
     return held
