@@ -801,7 +801,7 @@ def filling(m, y):
         (counting_apart, r"changes its attribute 'apart\[0\].calls' from 0 to 1, on which"),
         (averaging_in_object, r"changes its attribute 'objects\[1\].mean' from a tensor to a tensor, on"),
         (writing_in_object, r"changes its tensor 'objects\[1\].mean' in place, which is no buffer"),
-        (collecting, r"changes its attribute 'seen' from set\(\) to {0}, on which"),
+        (collecting, r"changes its attribute 'seen' from set\(\) to \{0\}, on which"),
         (voting, r"changes its attribute 'votes' from Counter\(\) to Counter\({'a': 1}\), on which"),
         (filling, r"changes its attribute 'array' from array\(\[0., 0.\]\) to array\(\[1., 0.\]\), on which"),
     ],
