@@ -392,6 +392,35 @@ def test_values_on_which_shape_inference_crashes_or_hangs_are_refused(node, reas
         from_onnx(proto)
 
 
+@pytest.mark.parametrize("where", ["graph", "body", "outside of the body", "after another"])
+def test_long_shapes_that_other_nodes_compute_are_refused(where):
+    """Early versions of `Expand` take the length of any shape for the rank of the result."""
+
+    def made(length):
+        shape = helper.make_node("Abs", ["i"], ["s"])
+        bad = helper.make_node("Expand", ["x", "s"], ["y"], name="bad")
+        nodes = [shape, bad]
+        if where == "after another":  # Whose shape is short.
+            short = helper.make_node("Abs", ["j"], ["one"])
+            nodes = [short, shape, helper.make_node("Expand", ["s", "one"], ["t"]), bad]
+            bad.input[1] = "t"
+        elif where != "graph":
+            inner = [bad] if where == "outside of the body" else nodes
+            body = helper.make_graph(inner, "body", [], [info("y", 4, 6)])
+            nodes = [shape] if where == "outside of the body" else []
+            nodes.append(helper.make_node("If", ["c"], ["out"], then_branch=body, else_branch=body))
+        ints = {"i": length, "j": 1}
+        inputs = [info("x", 4, 6), *(info(n, size, dtype=TensorProto.INT64) for n, size in ints.items())]
+        inputs.append(info("c", dtype=TensorProto.BOOL))
+        proto = model(nodes, inputs, [info(nodes[-1].output[0], 4, 6)])
+        proto.opset_import[0].version = 11
+        return proto
+
+    with pytest.raises(FormatError, match="^ONNX node 'bad': it reads a shape of 1099511627776 dimensions"):
+        from_onnx(made(2**40))
+    assert from_onnx(made(2)).op_kinds[-1] in ("Expand", "If")
+
+
 def test_local_functions_that_multiply_are_refused():
     def function(i):
         calls = [(["a"], ["b"]), (["b"], ["c"])]

@@ -13,7 +13,7 @@ from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.importers.files import PathLike, at_path, graph_name, read_bytes
 from regal_jax.importers.onnx_cost import CostModel, node_cost
-from regal_jax.importers.onnx_nodes import kind_of, node_reads
+from regal_jax.importers.onnx_nodes import kind_of, node_reads, version
 from regal_jax.importers.onnx_shapes import Value, import_onnx, infer_values
 from regal_jax.importers.onnx_sharing import shared_buffers
 from regal_jax.importers.roofline import DeviceProfile, find_profile
@@ -186,8 +186,7 @@ def onnx_ops(
     _add_sources(builder, layout, values, None if input_devices is None else tuple(input_devices))
     given = {*layout.inputs, *layout.parameters}
     owner = shared_buffers(nodes, layout.reads, layout.results, given, values) if in_place else {}
-    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
-    model_cost = CostModel(find_profile(profile), loop_trips, opset)
+    model_cost = CostModel(find_profile(profile), loop_trips, version(model))
     for o, node in enumerate(nodes):
         outputs = [value for value in node.output if value]
         # A reader of a value that shares a buffer keeps that buffer in memory.

@@ -8,8 +8,8 @@ from typing import Any, Final
 from regal_jax.checks import shown, whole
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
 from regal_jax.graph.validation import MAX_BYTES
-from regal_jax.importers.onnx_checks import check_nodes
-from regal_jax.importers.onnx_nodes import subgraphs
+from regal_jax.importers.onnx_checks import check_nodes, check_values, vector_lengths
+from regal_jax.importers.onnx_nodes import kind_of, subgraphs, version
 
 __all__ = ["Value", "import_onnx", "infer_values", "values_of"]
 
@@ -18,6 +18,10 @@ _SHAPE_ELEMENTS: Final = 1024
 _LONG: Final = 2**16
 _VERY_LONG: Final = 2**24
 """Sizes of tensors of one axis from which data propagation takes noticeable time, and gigabytes of memory."""
+_EXPAND_OF_UNKNOWN_RANK: Final = 13
+"""Version of ONNX's ops from which the length of an unknown shape tells nothing about the result of `Expand`."""
+_HIDDEN: Final = "regal_jax.hidden"
+"""A domain that shape inference does not know."""
 _SUB_BYTE_BITS: Final = {
     "UINT4": 4, "INT4": 4, "FLOAT4E2M1": 4, "UINT2": 2, "INT2": 2,
 }  # fmt: skip
@@ -155,6 +159,7 @@ def _inferred(onnx: Any, model: Any) -> Any:
     with an object for each element; so without need it is not used on long ones, and on very long ones not at
     all.
     """
+    _check_expanded(onnx, model)
     graph = onnx.shape_inference.infer_shapes(model).graph
     longest, complete = 0, True
     for part in _graphs(graph):
@@ -165,6 +170,41 @@ def _inferred(onnx: Any, model: Any) -> Any:
     if longest <= _LONG or (longest <= _VERY_LONG and not complete):
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
     return graph
+
+
+def _check_expanded(onnx: Any, model: Any) -> None:
+    """Refuses an `Expand` of an early version whose shape is a long vector that other nodes compute.
+
+    From the length of a shape that is not known, inference makes a shape of so many unknown dimensions. So the
+    lengths are inferred first, while it does not know these nodes.
+
+    Raises:
+      FormatError: There is one.
+    """
+    parts = list(_graphs(model.graph)) if version(model) < _EXPAND_OF_UNKNOWN_RANK else []
+    known = {name for part in parts for name in vector_lengths(part)}
+    hidden = [
+        node
+        for part in parts
+        for node in part.node
+        if kind_of(node) == "Expand" and len(node.input) > 1 and node.input[1] not in known
+    ]
+    model.opset_import.add(domain=_HIDDEN, version=1)
+    while hidden:
+        domains = [node.domain for node in hidden]
+        for node in hidden:
+            node.domain = _HIDDEN
+        graph = onnx.shape_inference.infer_shapes(model).graph
+        for node, domain in zip(hidden, domains, strict=True):
+            node.domain = domain
+        lengths: dict[str, int] = {}
+        for part in _graphs(graph):
+            for name, length in vector_lengths(part).items():
+                lengths[name] = max(length, lengths.get(name, 0))
+        check_values(hidden, lengths)
+        left = [node for node in hidden if node.input[1] not in lengths]
+        hidden = left if len(left) < len(hidden) else []
+    del model.opset_import[-1]
 
 
 def _graphs(graph: Any) -> Iterator[Any]:
