@@ -101,8 +101,9 @@ def refusal() -> str:
     with keras.StatelessScope(initialize_variables=False):
         model = Backbone()
     shapes = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in model.trainable_variables]
+    tokens = jax.ShapeDtypeStruct((2, 5), "int32")
     try:
-        from_jax(lambda p, x: model.stateless_call(p, [], x)[0], shapes, jax.ShapeDtypeStruct((2, 5), "int32"))
+        from_jax(lambda p, x: model.stateless_call(p, [], x)[0], shapes, tokens)
     except FormatError as error:
         return str(error)
     return "nothing"

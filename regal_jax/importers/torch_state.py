@@ -75,9 +75,12 @@ def owners(module: torch.nn.Module) -> Iterator[tuple[str, Any, dict[str, Any]]]
         attributes = _attributes(owner)
         yield path, owner, attributes
         plain = {key: value for key, value in attributes.items() if key not in _OWN}
-        for steps, leaf in pytree.tree_flatten_with_path(plain)[0]:
+        held = [
+            (key, *row) for key, value in plain.items() for row in pytree.tree_flatten_with_path(value)[0]
+        ]
+        for key, steps, leaf in held:
             if isinstance(leaf, torch.nn.Module) or _is_users(leaf):
-                place = ".".join(filter(None, (path, f"{steps[0].key}{pytree.keystr(steps[1:])}")))
+                place = ".".join(filter(None, (path, f"{key}{pytree.keystr(steps)}")))
                 parts = leaf.named_modules() if isinstance(leaf, torch.nn.Module) else [("", leaf)]
                 waiting.extend((".".join(filter(None, (place, name))), part) for name, part in parts)
 
