@@ -73,6 +73,17 @@ class Small(nn.Module):
         return torch.relu(self.layer(x))
 
 
+class Spectrum(nn.Module):
+    """A complex parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.filter = nn.Parameter(torch.randn(5, dtype=torch.complex64))
+
+    def forward(self, x):
+        return torch.fft.irfft(torch.fft.rfft(x) * self.filter, n=8) + self.filter.abs().sum()
+
+
 CASES = [
     (Branches, (torch.randn(12, 16),), {}),
     (Attention, (torch.randn(3, 7, 16),), {}),
@@ -189,6 +200,7 @@ def test_gradients_are_those_of_autograd(case, devices):
         (FEW, 2, {}),
         pytest.param(CASES[0], 2, {}, marks=pytest.mark.slow),
         *((case, 1, {"in_place": True}) for case in CASES),
+        *(((Spectrum, (torch.randn(3, 8),), {}), n, {"in_place": n == 1}) for n in (1, 2)),
     ],
     ids=lambda x: x[0].__name__ if isinstance(x, tuple) else None,
 )

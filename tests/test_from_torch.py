@@ -669,6 +669,17 @@ def test_what_a_trace_does_not_show_is_refused(fn, message, forms):
             assert "aten.linear" in kinds(from_torch(net, torch.empty(2, 3), form=form))
 
 
+@pytest.mark.parametrize("given", [False, True])
+def test_gradients_with_sparse_tensors_are_refused(given):
+    matrix = torch.eye(3).to_sparse()
+    net = module(lambda m, x, s=None: torch.sparse.mm(m.s if s is None else s, m.w(x)), w=nn.Linear(3, 3))
+    net.register_buffer("s", matrix)
+    args = (torch.empty(3, 3), *([matrix] if given else []))
+    from_torch(net, *args)
+    with pytest.raises(FormatError, match=r"^a tensor of shape \[3, 3\] has the layout torch.sparse_coo, whose"):
+        from_torch(net, *args, form="gradient")
+
+
 @pytest.mark.parametrize("where", ["w", "w.weight"])
 def test_hooks_of_the_backward_pass_are_refused(where):
     net = module(lambda m, x: m.w(x), w=nn.Linear(3, 3))

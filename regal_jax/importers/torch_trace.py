@@ -131,6 +131,7 @@ def trace(
             derived = form != "forward"
             if derived:
                 check_hooks(module)
+                _check_layouts([*actual.values(), *pytree.tree_leaves((args, kwargs))])
             exported = _exported(twin, fake_args, fake_kwargs, derived, mode)
             if derived:
                 check_control_flow(exported.graph_module)
@@ -147,6 +148,16 @@ def trace(
         # Tracing runs the user's code, which may raise anything.
         except Exception as error:
             raise FormatError(f"cannot trace {name!r}: {reason(error, twin or module)}") from error
+
+
+def _check_layouts(tensors: Sequence[Any]) -> None:
+    """Refuses tensors whose layout a trace does not show; gradients run other ops on these."""
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor) and tensor.layout != torch.strided:
+            raise FormatError(
+                f"a tensor of shape {list(tensor.shape)} has the layout {tensor.layout}, whose gradients no "
+                "trace shows: give it as a dense tensor, or use form='forward'"
+            )
 
 
 def _exported(twin: Any, args: Any, kwargs: Any, derived: bool, mode: FakeTensorMode) -> Any:
@@ -331,7 +342,8 @@ def _traced_again(program: Callable[..., Any], flat: Sequence[Any]) -> torch.fx.
     with torch.fx.traceback.preserve_node_meta():
         graph = make_fx(program)(*flat)
         if any(_mutates(node) for node in graph.graph.nodes):
-            graph = make_fx(torch.func.functionalize(torch.fx.Interpreter(graph).run))(*flat)
+            with torch.no_grad():  # Not all ops that are made then have a derivative.
+                graph = make_fx(torch.func.functionalize(torch.fx.Interpreter(graph).run))(*flat)
     return graph
 
 
@@ -401,8 +413,10 @@ class _OnOneDevice(TorchFunctionMode):
         return made[1]
 
 
-def _adam(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
+def _adam(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, ...]:
     """New parameter and moments, by the ops of `torch.optim.Adam` for one tensor, at its first step."""
+    if p.is_complex():  # As two real numbers each.
+        return tuple(map(torch.view_as_complex, _adam(*map(torch.view_as_real, (p, g, m, v)))))
     m = torch.lerp(m, g, 1 - _ADAM_BETA1)
     v = (v * _ADAM_BETA2).addcmul(g, g, value=1 - _ADAM_BETA2)
     correction, factor = FIRST_STEP
