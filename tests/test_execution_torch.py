@@ -194,6 +194,27 @@ def test_gradients_are_those_of_autograd(case, devices):
     same(dict(module.named_buffers()), dict(plain.named_buffers()))
 
 
+@pytest.mark.parametrize("affine", [False, True])
+def test_statistics_of_instance_norm_are_those_of_the_module(affine):
+    """PyTorch changes them without saying so."""
+
+    def make():
+        return nn.Sequential(
+            nn.Conv1d(2, 3, 1), nn.InstanceNorm1d(3, affine=affine, track_running_stats=True)
+        )
+
+    args = (torch.randn(4, 2, 5),)
+    for form in ("forward", "gradient"):
+        module, plain = twins(make)
+        runs, graph = planned(module, args, form=form, loss=None if form == "forward" else squares, devices=2)
+        for _ in range(2):
+            runs(*args)
+            plain(*args)
+        assert "aten.instance_norm" not in graph.op_kinds
+        same(dict(module.named_buffers()), dict(plain.named_buffers()))
+        assert plain[1].running_mean.any()
+
+
 @pytest.mark.parametrize(
     ("case", "devices", "options"),
     [

@@ -563,6 +563,16 @@ def test_none_names_no_argument():
     assert graph.content_hash == from_jax(jnp.sin, f32(3)).content_hash
 
 
+@pytest.mark.parametrize("value", ["text", object()])
+def test_arguments_that_are_no_arrays_are_named(value):
+    def f(a, b):
+        return a
+
+    message = r"^cannot trace 'f': its argument 'b/k' is .*, which is no array; name it in static_argnums"
+    with pytest.raises(FormatError, match=message):
+        from_jax(f, jnp.ones(3), {"k": value})
+
+
 # Keras ------------------------------------------------------------------------------------------
 
 

@@ -676,7 +676,7 @@ def test_gradients_with_sparse_tensors_are_refused(given):
     net.register_buffer("s", matrix)
     args = (torch.empty(3, 3), *([matrix] if given else []))
     from_torch(net, *args)
-    with pytest.raises(FormatError, match=r"^a tensor of shape \[3, 3\] has the layout torch.sparse_coo, whose"):
+    with pytest.raises(FormatError, match=r"^a tensor of shape \[3, 3\] has the layout torch.sparse_coo"):
         from_torch(net, *args, form="gradient")
 
 
@@ -869,6 +869,20 @@ def test_reasons_name_the_part_of_the_module_and_how_to_mend_it():
     said = reason(loss, torch.empty(4, 2, 3), torch.ones(2, 2, dtype=torch.int64))
     assert "aten._ctc_loss.default makes a tensor whose size depends on the values of others, in" in said
     assert said.endswith("(return the log-probabilities, and compute the loss outside of the module)")
+
+
+def test_buffers_that_share_memory_are_refused_in_words():
+    net = module(lambda m, x: m.w(x) + m.one.add_(1) + m.other, w=nn.Linear(3, 3))
+    net.register_buffer("one", torch.zeros(3))
+    net.register_buffer("other", net.one)
+    with pytest.raises(
+        FormatError, match="changes a tensor that shares memory with a buffer, parameter or arg"
+    ):
+        from_torch(net, torch.empty(2, 3))
+    net = module(lambda m, x: nn.functional.linear(x, *m.plain) + m.w(x), w=nn.Linear(3, 3))
+    net.plain = [torch.zeros(3, 3), torch.zeros(3)]
+    with pytest.raises(FormatError, match="with several tensors that are neither parameters nor buffers"):
+        from_torch(net, torch.empty(2, 3))
 
 
 def test_sizes_that_depend_on_data_are_refused():

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
+import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -85,6 +86,7 @@ class Shown(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
+        func = _EXPLICIT.get(func, func)
         if func in _DETACH:
             made = args[0].detach()
             if not torch.compiler.is_dynamo_compiling():
@@ -163,6 +165,37 @@ class Shown(TorchFunctionMode):
                     f"the module changes its tensor {path!r} in place, which is no buffer, and no trace "
                     "shows that: register it with register_buffer"
                 )
+
+
+def _instance_norm(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None = None,
+    running_var: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    """`torch.nn.functional.instance_norm` by the ops that it consists of where it changes statistics.
+
+    It does so without saying so, so that a trace would lose the change.
+    """
+    stats = (running_mean, running_var)
+    if not use_input_stats or running_mean is None or running_var is None:
+        return F.instance_norm(input, *stats, weight, bias, use_input_stats, momentum, eps)
+    batch, channels = input.shape[:2]
+    mean, var = (stat.repeat(batch) for stat in (running_mean, running_var))
+    scale, shift = (None if x is None else x.repeat(batch) for x in (weight, bias))
+    rows = input.reshape(1, batch * channels, *input.shape[2:])
+    made = F.batch_norm(rows, mean, var, scale, shift, training=True, momentum=momentum, eps=eps)
+    running_mean.copy_(mean.view(batch, channels).mean(0))
+    running_var.copy_(var.view(batch, channels).mean(0))
+    return made.view(input.shape)
+
+
+_EXPLICIT: Final[Mapping[Any, Any]] = {F.instance_norm: _instance_norm}
+"""Functions that change something that a trace does not show, and what is traced instead."""
 
 
 def _storage(tensor: torch.Tensor) -> int:
