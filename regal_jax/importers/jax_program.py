@@ -232,14 +232,12 @@ def trace_call(
         raise
     # Tracing runs the user's code, which may raise anything.
     except Exception as error:
-        odd = next((leaf for leaf in (call.leaves if call else ()) if not is_array(leaf.value)), None)
-        if odd is not None and isinstance(error, TypeError):
-            raise FormatError(
-                f"cannot trace {name!r}: its argument {odd.name!r} is {shown(odd.value)}, which is no array; "
-                "name it in static_argnums, or bind it with functools.partial"
-            ) from error
         text = next(iter(str(error).splitlines()), "")
         remedy = _NNX_REMEDY if "different trace level" in text else _REMEDY
+        odd = next((leaf for leaf in (call.leaves if call else ()) if not is_array(leaf.value)), None)
+        if odd is not None and isinstance(error, TypeError):
+            text = f"the argument {odd.name!r} is {shown(odd.value)}, which is no array"
+            remedy = "name it in static_argnums, or bind it with functools.partial"
         raise FormatError(f"cannot trace {name!r}: {type(error).__name__}: {text} ({remedy})") from error
 
 
