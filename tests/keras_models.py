@@ -16,6 +16,7 @@ import optax
 
 from regal_jax.corpus.sources.keras_forms import abstract_inputs, trace_model
 from regal_jax.datasets import FORMS
+from regal_jax.errors import FormatError
 from regal_jax.importers.jax_program import from_jax
 
 
@@ -95,5 +96,19 @@ def forms() -> dict[str, list[str]]:
     }
 
 
+def refusal() -> str:
+    """What is said of a model whose variables would get their first values in the traced call."""
+    with keras.StatelessScope(initialize_variables=False):
+        model = Backbone()
+    shapes = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in model.trainable_variables]
+    tokens = jax.ShapeDtypeStruct((2, 5), "int32")
+    try:
+        from_jax(lambda p, x: model.stateless_call(p, [], x)[0], shapes, tokens)
+    except FormatError as error:
+        return str(error)
+    return "nothing"
+
+
 if __name__ == "__main__":
-    json.dump({**{name: trace(name, 64) for name in sys.argv[1:]}, "forms": forms()}, sys.stdout)
+    traced = {name: trace(name, 64) for name in sys.argv[1:]}
+    json.dump({**traced, "forms": forms(), "refusal": refusal()}, sys.stdout)

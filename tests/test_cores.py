@@ -35,7 +35,9 @@ def test_a_quota_counts_when_it_is_below_the_affinity(
     assert cores.available_cores() == (7 if most is None else most)
 
 
-@pytest.mark.parametrize(("text", "most"), [("3", 3), ("9", 7), ("0", 7), ("", 7), ("-1", 7), ("two", 7)])
+@pytest.mark.parametrize(
+    ("text", "most"), [("3", 3), ("9", 7), ("0", 7), ("", 7), ("-1", 7), ("two", 7), ("9" * 5000, 7)]
+)
 def test_a_variable_limits_the_cores(text: str, most: int, tmp_path: pathlib.Path, monkeypatch) -> None:
     monkeypatch.setattr(cores, "_QUOTA", tmp_path / "none")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(7)), raising=False)

@@ -129,9 +129,15 @@ def test_what_is_finished_is_not_repeated_and_failures_only_when_asked(build, tm
     # After a retry, a failure is either gone from the list or in it once.
     build(only="fake/r*", retry_failures=True)
     assert (root / "failures.jsonl").read_bytes() == failures
-    (next(root.glob("graphs/**/random3*"))).unlink()
-    build(only="fake/r*")
-    assert content(root) == before
+    victim = next(root.glob("graphs/**/random3*"))
+    whole = victim.read_bytes()
+    for damaged in (None, b"", b"nonsense", whole[:-9], whole[:60] + b"!" + whole[61:]):
+        if damaged is None:
+            victim.unlink()
+        else:
+            victim.write_bytes(damaged)
+        build(only="fake/r*")
+        assert content(root) == before
 
 
 def test_a_corpus_grows(build, good, tmp_path):

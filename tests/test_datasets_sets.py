@@ -180,14 +180,32 @@ def test_killed_again_and_again_the_set_is_the_same(tmp_path, archive):
     assert not list((tmp_path / "killed").rglob(".*"))
 
 
-def test_a_finished_set_is_mended_without_the_filter(tmp_path):
-    settings = {"sizes": SIZES, "recipe": SMALL, "filter_settings": {"rule": "even"}}
+@pytest.mark.parametrize(
+    "damage", [pathlib.Path.unlink, lambda path: os.truncate(path, path.stat().st_size - 9)]
+)
+@pytest.mark.parametrize("archive", [False, True])
+def test_a_finished_set_is_mended_without_the_filter(tmp_path, archive, damage):
+    settings = {"sizes": SIZES, "recipe": SMALL, "filter_settings": {"rule": "even"}, "archive": archive}
     build_set(tmp_path / "set", keep=Even(), **settings)
     before = tree(tmp_path / "set")
-    victim = next((tmp_path / "set" / "train").iterdir())
-    victim.unlink()
-    (tmp_path / "set" / "train" / f".{victim.name}.77.tmp").write_text("half")
+    victim = next(path for path in (tmp_path / "set").rglob("*") if path.is_file() and path.suffix != ".json")
+    damage(victim)
+    assert tree(tmp_path / "set") != before
+    victim.with_name(f".{victim.name}.77.tmp").write_text("half")
     build_set(tmp_path / "set", keep=lambda _: pytest.fail("filtered again"), **settings)
+    assert tree(tmp_path / "set") == before
+
+
+def test_a_set_of_other_random_numbers_is_not_mixed(tmp_path, monkeypatch):
+    settings = {"sizes": {"train": 2}, "recipe": SMALL}
+    build_set(tmp_path / "set", **settings)
+    before = tree(tmp_path / "set")
+    monkeypatch.setattr(
+        "regal_jax.datasets.build.draw_candidate",
+        lambda recipe, seed, *member: draw_candidate(recipe, seed + 1, *member),
+    )
+    with pytest.raises(ConfigError, match=r"graph_\w+\.pbtxt: the graph drawn for it has another topology"):
+        build_set(tmp_path / "set", **settings)
     assert tree(tmp_path / "set") == before
 
 

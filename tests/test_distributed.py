@@ -321,9 +321,10 @@ def test_arguments_that_name_no_processes(tmp_path, monkeypatch, capsys):
     ):
         with pytest.raises(ConfigError, match=message):
             join_processes(**arguments)
-    monkeypatch.setenv("JAX_NUM_PROCESSES", "many")
-    with pytest.raises(ConfigError, match="JAX_NUM_PROCESSES: is 'many'; give a whole number from 1"):
-        join_processes()
+    for text, shown in (("many", "'many'"), ("9" * 5000, "'9+ [.]{3} 9+'")):
+        monkeypatch.setenv("JAX_NUM_PROCESSES", text)
+        with pytest.raises(ConfigError, match=f"JAX_NUM_PROCESSES: is {shown}; give a whole number from 1"):
+            join_processes()
     toml = pathlib.Path(settings(tmp_path))
     assert main(["train", str(toml), "--out", str(tmp_path / "run"), "--process", "1"]) == 2
     assert "--process: is for several processes; add --distributed" in capsys.readouterr().err

@@ -283,6 +283,32 @@ def test_loop():
     assert same_values(outputs(made), outputs(proto))
 
 
+@pytest.mark.parametrize("trips", [1, 3, 10])
+def test_rows_of_a_loop_take_no_more_memory_than_predicted(trips):
+    """Shape inference does not tell the number of rows."""
+    body = helper.make_graph(
+        [node("Identity", ["go"], ["went"]), node("Add", ["s", "step"], ["t"]), node("Neg", ["t"], ["row"])],
+        "body",
+        [info("i", dtype=TensorProto.INT64), info("go", dtype=TensorProto.BOOL), info("s", N)],
+        [info("went", dtype=TensorProto.BOOL), info("t", N), info("row", N)],
+        [numpy_helper.from_array(np.ones(N, np.float32), "step")],
+    )
+    nodes = [node("Loop", ["trips", "", "x"], ["y", "rows"], body=body)]
+    nodes += [node("Exp", ["rows"], ["exp"]), node("ReduceSum", ["exp"], ["z"], keepdims=0)]
+    count = numpy_helper.from_array(np.array(trips), "trips")
+    proto = model(nodes, [info("x", N)], [info("y", N), info("z")], [count])
+    ops = onnx_ops(proto)
+    orders = NodeOrders(proto, ops)
+    # The state and the rows, beside their exponentials or what one iteration makes, a flag included.
+    predicted = orders.peak(orders.filed())
+    assert predicted == (1 + trips) * KB + max(trips * KB, 2 * KB + 1)
+    assert measure_onnx(proto).peak_bytes <= predicted
+    # The plan also has the parameter in the body.
+    assert ops.graph.tensor_bytes[ops.graph.op_names.index("y/step")] == KB
+    made = apply_to_onnx(planned(proto), proto)
+    assert same_values(outputs(made), outputs(proto))
+
+
 def functions():
     """Two calls; the first function calls the second."""
     opset = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]

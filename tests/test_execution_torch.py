@@ -73,6 +73,17 @@ class Small(nn.Module):
         return torch.relu(self.layer(x))
 
 
+class Spectrum(nn.Module):
+    """A complex parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.filter = nn.Parameter(torch.randn(5, dtype=torch.complex64))
+
+    def forward(self, x):
+        return torch.fft.irfft(torch.fft.rfft(x) * self.filter, n=8) + self.filter.abs().sum()
+
+
 CASES = [
     (Branches, (torch.randn(12, 16),), {}),
     (Attention, (torch.randn(3, 7, 16),), {}),
@@ -183,12 +194,34 @@ def test_gradients_are_those_of_autograd(case, devices):
     same(dict(module.named_buffers()), dict(plain.named_buffers()))
 
 
+@pytest.mark.parametrize("affine", [False, True])
+def test_statistics_of_instance_norm_are_those_of_the_module(affine):
+    """PyTorch changes them without saying so."""
+
+    def make():
+        return nn.Sequential(
+            nn.Conv1d(2, 3, 1), nn.InstanceNorm1d(3, affine=affine, track_running_stats=True)
+        )
+
+    args = (torch.randn(4, 2, 5),)
+    for form in ("forward", "gradient"):
+        module, plain = twins(make)
+        runs, graph = planned(module, args, form=form, loss=None if form == "forward" else squares, devices=2)
+        for _ in range(2):
+            runs(*args)
+            plain(*args)
+        assert "aten.instance_norm" not in graph.op_kinds
+        same(dict(module.named_buffers()), dict(plain.named_buffers()))
+        assert plain[1].running_mean.any()
+
+
 @pytest.mark.parametrize(
     ("case", "devices", "options"),
     [
         (FEW, 2, {}),
         pytest.param(CASES[0], 2, {}, marks=pytest.mark.slow),
         *((case, 1, {"in_place": True}) for case in CASES),
+        *(((Spectrum, (torch.randn(3, 8),), {}), n, {"in_place": n == 1}) for n in (1, 2)),
     ],
     ids=lambda x: x[0].__name__ if isinstance(x, tuple) else None,
 )

@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -562,6 +563,18 @@ def test_none_names_no_argument():
     assert graph.content_hash == from_jax(jnp.sin, f32(3)).content_hash
 
 
+@pytest.mark.parametrize("value", ["text", object()])
+def test_arguments_that_are_no_arrays_are_named(value):
+    def f(a, b):
+        return a
+
+    message = (
+        r"^cannot trace 'f': TypeError: the argument 'b/k' is .*, which is no array \(name it in static_"
+    )
+    with pytest.raises(FormatError, match=message):
+        from_jax(f, jnp.ones(3), {"k": value})
+
+
 # Keras ------------------------------------------------------------------------------------------
 
 
@@ -586,6 +599,11 @@ def test_keras_applications(models):
     )
     assert run.returncode == 0, run.stderr
     results = json.loads(run.stdout.splitlines()[-1])
+    assert re.fullmatch(
+        r"the function stores an array that it computes in 'model[^']*\._value', which it closes over, .*"
+        r"call keras\.utils\.clear_session\(free_memory=False\) before, or build .*",
+        results.pop("refusal"),
+    )
     forms = results.pop("forms")
     assert all("dot_general" in kinds for kinds in forms.values())
     # No form makes the weights.

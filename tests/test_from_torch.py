@@ -1,9 +1,12 @@
 """`from_torch`: sizes, edges and costs by hand, views, several results, gradients, refusals."""
 
+import dataclasses
 import itertools
 import logging
 import subprocess
 import sys
+import types
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -588,6 +591,25 @@ def detached_with_gradient(m, x):
     return y.sin() + m.w(x)
 
 
+def detached_and_returned(m, x):
+    y = x.detach()
+    y.mul_(m.w.weight.sum())
+    return {"w": m.w(x), "list": [y]}
+
+
+def part_of_detached(m, x):
+    y = x.detach()
+    y[0].mul_(m.w.weight.sum())
+    return y.sin() + m.w(x)
+
+
+def view_of_detached(m, x):
+    y = x.detach()
+    z = y.view(-1)
+    y.mul_(m.w.weight.sum())
+    return z.sin().sum() + m.w(x)
+
+
 def doubled_in_branch(m, x):
     def double(y):
         z = y.sin()
@@ -621,6 +643,9 @@ def hooked(m, x):
         (read_before, "changes a tensor, without its gradient, by mul_, which no", ("gradient",)),
         (made_without_gradient, "changes a tensor, without its gradient, by add_, which no", ("gradient",)),
         (detached_with_gradient, "without its gradient, by an op on what is detached", ("gradient",)),
+        (detached_and_returned, "without its gradient, by an op on what is detached", ("gradient",)),
+        (part_of_detached, "without its gradient, by an op on what is detached", ("gradient",)),
+        (view_of_detached, "without its gradient, by an op on what is detached", ("gradient",)),
         (doubled_in_branch, "without its gradient, by aten.mul_.Tensor, which no", ("gradient",)),
         (looped, "uses while_loop, of which PyTorch traces no gradient: write", ("gradient",)),
         (hooked, "calls register_hook.. of a tensor, and no trace shows what a hook does", ("gradient",)),
@@ -642,6 +667,17 @@ def test_what_a_trace_does_not_show_is_refused(fn, message, forms):
                 from_torch(net, torch.empty(2, 3), form=form)
         else:
             assert "aten.linear" in kinds(from_torch(net, torch.empty(2, 3), form=form))
+
+
+@pytest.mark.parametrize("given", [False, True])
+def test_gradients_with_sparse_tensors_are_refused(given):
+    matrix = torch.eye(3).to_sparse()
+    net = module(lambda m, x, s=None: torch.sparse.mm(m.s if s is None else s, m.w(x)), w=nn.Linear(3, 3))
+    net.register_buffer("s", matrix)
+    args = (torch.empty(3, 3), *([matrix] if given else []))
+    from_torch(net, *args)
+    with pytest.raises(FormatError, match=r"^a tensor of shape \[3, 3\] has the layout torch.sparse_coo"):
+        from_torch(net, *args, form="gradient")
 
 
 @pytest.mark.parametrize("where", ["w", "w.weight"])
@@ -667,6 +703,22 @@ def test_functions_that_are_mapped_may_detach_and_change_what_they_make(form):
     assert "aten.sin" in kinds(from_torch(net, torch.empty(2, 3), form=form))
 
 
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    """An object that holds another one."""
+
+    inner: types.SimpleNamespace
+
+
+class Slots:
+    """An object without a dict."""
+
+    __slots__ = ("mean",)
+
+    def __init__(self):
+        self.mean = torch.zeros(3)
+
+
 class Attributes(nn.Module):
     """A module that changes plain attributes."""
 
@@ -674,6 +726,9 @@ class Attributes(nn.Module):
         super().__init__()
         self.w, self.inner, self.change = nn.Linear(3, 3), nn.Identity(), change
         self.inner.calls, self.table, self.last, self.state = 0, {"scale": 1.0}, None, torch.zeros(2, 3)
+        self.objects = [Frozen(types.SimpleNamespace(count=0)), Slots()]
+        self.apart, self.seen, self.votes, self.array = (nn.Identity(),), set(), Counter(), np.zeros(2)
+        self.apart[0].calls = 0
 
     def forward(self, x):
         return self.change(self, self.w(x))
@@ -706,6 +761,41 @@ def writing(m, y):
     return y + m.state
 
 
+def counting_in_object(m, y):
+    m.objects[0].inner.count += 1
+    return y * m.objects[0].inner.count
+
+
+def counting_apart(m, y):
+    m.apart[0].calls += 1
+    return y * m.apart[0].calls
+
+
+def averaging_in_object(m, y):
+    m.objects[1].mean = 0.9 * m.objects[1].mean + y.detach().mean(0)
+    return y - m.objects[1].mean
+
+
+def writing_in_object(m, y):
+    m.objects[1].mean.add_(y.detach().mean(0))
+    return y - m.objects[1].mean
+
+
+def collecting(m, y):
+    m.seen.add(len(m.seen))
+    return y * len(m.seen)
+
+
+def voting(m, y):
+    m.votes["a"] += 1
+    return y * m.votes["a"]
+
+
+def filling(m, y):
+    m.array[0] += 1
+    return y * float(m.array[0])
+
+
 @pytest.mark.parametrize("form", ["forward", "training-step"])
 @pytest.mark.parametrize(
     ("change", "message"),
@@ -718,6 +808,13 @@ def writing(m, y):
             writing,
             "changes its tensor 'state' in place, which is no buffer, and no trace shows that: register",
         ),
+        (counting_in_object, r"changes its attribute 'objects\[0\].inner.count' from 0 to 1, on which"),
+        (counting_apart, r"changes its attribute 'apart\[0\].calls' from 0 to 1, on which"),
+        (averaging_in_object, r"changes its attribute 'objects\[1\].mean' from a tensor to a tensor, on"),
+        (writing_in_object, r"changes its tensor 'objects\[1\].mean' in place, which is no buffer"),
+        (collecting, r"changes its attribute 'seen' from set\(\) to \{0\}, on which"),
+        (voting, r"changes its attribute 'votes' from Counter\(\) to Counter\({'a': 1}\), on which"),
+        (filling, r"changes its attribute 'array' from array\(\[0., 0.\]\) to array\(\[1., 0.\]\), on which"),
     ],
 )
 def test_attributes_that_change_are_refused(change, message, form):
@@ -726,12 +823,14 @@ def test_attributes_that_change_are_refused(change, message, form):
         from_torch(net, torch.empty(2, 3), form=form)
     assert "\n" not in str(caught.value)
     assert (net.inner.calls, net.table, net.last) == (0, {"scale": 1.0}, None)
+    assert (net.objects[0].inner.count, net.seen, net.votes, net.array[0]) == (0, set(), {}, 0)
 
 
 def test_attributes_on_which_no_call_depends_may_change():
     def note(m, y):
         m.inner.calls += 1
-        m.last, m.table["max"] = y.detach(), y.amax()
+        m.objects[0].inner.count += 1
+        m.last, m.table["max"], m.objects[1].mean = y.detach(), y.amax(), y.mean()
         return y
 
     def prepare(m, y):
@@ -744,6 +843,8 @@ def test_attributes_on_which_no_call_depends_may_change():
     with pytest.raises(FormatError, match="if it is only set by the first call, call the module once before"):
         from_torch(net, torch.empty(2, 3))
     net(torch.empty(2, 3))
+    assert kinds(from_torch(net, torch.empty(2, 3))) == ["aten.linear", "aten.add"]
+    net = Attributes(lambda m, y: y + m.objects[1].mean)
     assert kinds(from_torch(net, torch.empty(2, 3))) == ["aten.linear", "aten.add"]
 
 
@@ -768,6 +869,20 @@ def test_reasons_name_the_part_of_the_module_and_how_to_mend_it():
     said = reason(loss, torch.empty(4, 2, 3), torch.ones(2, 2, dtype=torch.int64))
     assert "aten._ctc_loss.default makes a tensor whose size depends on the values of others, in" in said
     assert said.endswith("(return the log-probabilities, and compute the loss outside of the module)")
+
+
+def test_buffers_that_share_memory_are_refused_in_words():
+    net = module(lambda m, x: m.w(x) + m.one.add_(1) + m.other, w=nn.Linear(3, 3))
+    net.register_buffer("one", torch.zeros(3))
+    net.register_buffer("other", net.one)
+    with pytest.raises(
+        FormatError, match="changes a tensor that shares memory with a buffer, parameter or arg"
+    ):
+        from_torch(net, torch.empty(2, 3))
+    net = module(lambda m, x: nn.functional.linear(x, *m.plain) + m.w(x), w=nn.Linear(3, 3))
+    net.plain = [torch.zeros(3, 3), torch.zeros(3)]
+    with pytest.raises(FormatError, match="with several tensors that are neither parameters nor buffers"):
+        from_torch(net, torch.empty(2, 3))
 
 
 def test_sizes_that_depend_on_data_are_refused():

@@ -13,7 +13,7 @@ from regal_jax.errors import ConfigError, FormatError, GraphError, MissingExtraE
 from regal_jax.graph import Cluster
 from regal_jax.importers import DeviceProfile, from_onnx, load_graph, onnx_cost
 from regal_jax.importers.einsum import einsum_flops
-from regal_jax.importers.onnx_shapes import values_of
+from regal_jax.importers.onnx_values import values_of
 from regal_jax.plan import Plan
 
 LIGHT = sorted((pathlib.Path(onnx.__file__).parent / "backend/test/data/light").glob("*.onnx"))
@@ -283,8 +283,12 @@ def test_an_if_is_its_slowest_branch_and_a_loop_its_trips():
     choice = helper.make_node("If", ["c"], ["y"], then_branch=branch("a", 3), else_branch=branch("b", 9))
     weights = [weight("w3", 4, 3), weight("w9", 4, 9)]
     scalar = info("c", dtype=TensorProto.BOOL)
-    with pytest.warns(UserWarning, match="the first 'y'"):  # its width depends on the branch
-        assert _cost([choice], [info("x", 2, 4), scalar], weights) == 2 * 2 * 4 * 9
+    assert _cost([choice], [info("x", 2, 4), scalar], weights) == 2 * 2 * 4 * 9
+    # Its width depends on the branch; the larger one counts.
+    graph = from_onnx(
+        model([choice], [info("x", 2, 4), scalar], [helper.make_empty_tensor_value_info("y")], weights)
+    )
+    assert graph.tensor_bytes[-1] == 4 * 2 * 9
     step = helper.make_graph(
         [helper.make_node("Relu", ["s"], ["t"]), helper.make_node("Identity", ["go"], ["went"])],
         "step",
@@ -294,6 +298,93 @@ def test_an_if_is_its_slowest_branch_and_a_loop_its_trips():
     loop = helper.make_node("Loop", ["", "c", "x"], ["y"], body=step)
     assert _cost([loop], [info("x", 5), scalar], output=info("y", 5)) == 5
     assert _cost([loop], [info("x", 5), scalar], output=info("y", 5), loop_trips=7) == 35
+
+
+def _rows_of_a_loop(count, go, ends=False, nested=False):
+    """A loop that returns its state and a row for each iteration, and the sum of a row of exponentials."""
+    went = (
+        helper.make_node("Not", ["go"], ["went"]) if ends else helper.make_node("Identity", ["go"], ["went"])
+    )
+    nodes = [helper.make_node("Relu", ["s"], ["t"]), helper.make_node("Neg", ["t"], ["r"]), went]
+    row = info("r", 5)
+    if nested:
+        inner = helper.make_graph(
+            [helper.make_node("Exp", ["t"], ["e"]), helper.make_node("Identity", ["g"], ["h"])],
+            "inner",
+            [info("j", dtype=TensorProto.INT64), info("g", dtype=TensorProto.BOOL)],
+            [info("h", dtype=TensorProto.BOOL), info("e", 5)],
+        )
+        nodes.append(helper.make_node("Loop", ["three", ""], ["rr"], body=inner))
+        row = helper.make_tensor_value_info("rr", TensorProto.FLOAT, None)
+    step = helper.make_graph(
+        nodes,
+        "step",
+        [info("i", dtype=TensorProto.INT64), info("go", dtype=TensorProto.BOOL), info("s", 5)],
+        [info("went", dtype=TensorProto.BOOL), info("t", 5), row],
+    )
+    loop = helper.make_node("Loop", [count, go, "x"], ["y", "rows"], body=step)
+    constants = [
+        helper.make_tensor("four", TensorProto.INT64, [], [4]),
+        helper.make_tensor("three", TensorProto.INT64, [1], [3]),
+        helper.make_tensor("endless", TensorProto.INT64, [], [2**63 - 1]),
+        helper.make_tensor("true", TensorProto.BOOL, [], [True]),
+        helper.make_tensor("false", TensorProto.BOOL, [], [False]),
+    ]
+    given = [info("x", 5), info("c", dtype=TensorProto.BOOL), info("n", dtype=TensorProto.INT64)]
+    out = [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)]
+    return model([loop, helper.make_node("Exp", ["rows"], ["z"])], given, out, constants)
+
+
+@pytest.mark.parametrize(
+    ("options", "trips"),
+    [
+        ({"count": "four", "go": ""}, 4),
+        ({"count": "three", "go": "true"}, 3),
+        # The number is not in the model, cannot be one, or the loop may end before.
+        *(
+            ({"count": "four", "go": "true", **other}, 7)
+            for other in ({"count": "n"}, {"count": "endless"}, {"go": "c"}, {"go": "false"}, {"ends": True})
+        ),
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_loop_makes_a_row_for_each_iteration(options, trips, nested, recwarn):
+    graph = from_onnx(_rows_of_a_loop(**options, nested=nested), loop_trips=7, profile=Count("flops"))
+    rows, ends = trips * (3 if nested else 1), "ends" in options
+    assert op(graph, "Loop_0")[1:] == (trips * (5 + 5 + ends + 15 * nested), [20, 20 * rows])
+    assert op(graph, "Exp_1")[1:] == (5 * rows, [20 * rows])
+    assert not recwarn.list
+
+
+def test_constants_in_bodies_are_parameters():
+    def branch(name, *nodes):
+        result = nodes[-1].output[0]
+        return helper.make_graph(nodes, name, [], [info(result, 10)], [weight("w", 10)])
+
+    c = helper.make_node("Constant", [], ["k"], value=weight("k", 10))
+    inner = helper.make_node(
+        "If",
+        ["c"],
+        ["o"],
+        name="inner",
+        then_branch=branch("a", c, helper.make_node("Add", ["k", "w"], ["p"])),
+        else_branch=branch("b", helper.make_node("Add", ["x", "w"], ["q"])),
+    )
+    outer = helper.make_node(
+        "If",
+        ["c"],
+        ["y"],
+        name="outer",
+        then_branch=branch("d", inner, helper.make_node("Mul", ["o", "w"], ["r"])),
+        else_branch=branch("e", helper.make_node("Neg", ["x"], ["s"])),
+    )
+    inputs = [info("x", 10), info("c", dtype=TensorProto.BOOL), info("outer/w", 0)]
+    graph = from_onnx(model([outer], inputs, [info("y", 10)]))
+    found = [name for name, kind in zip(graph.op_names, graph.op_kinds, strict=True) if kind == "parameter"]
+    assert sorted(found) == ["outer/k", "outer/w_2", "outer/w_3", "outer/w_4", "outer/w_5"]
+    assert [op(graph, name)[2] for name in found] == [[40]] * 5
+    # The value of the inner node is the only one that a body makes beside the result.
+    assert replayed(graph).peak_memory[0] == 40 + 1 + 5 * 40 + 40 + graph.temp_bytes[-1] == 321
 
 
 def test_a_scan_of_version_8_runs_its_body_for_each_step_of_each_sequence():
@@ -390,6 +481,35 @@ def test_values_on_which_shape_inference_crashes_or_hangs_are_refused(node, reas
     proto.opset_import[0].version = 18
     with pytest.raises(FormatError, match=f"^ONNX node 'bad': {reason}"):
         from_onnx(proto)
+
+
+@pytest.mark.parametrize("where", ["graph", "body", "outside of the body", "after another"])
+def test_long_shapes_that_other_nodes_compute_are_refused(where):
+    """Early versions of `Expand` take the length of any shape for the rank of the result."""
+
+    def made(length):
+        shape = helper.make_node("Abs", ["i"], ["s"])
+        bad = helper.make_node("Expand", ["x", "s"], ["y"], name="bad")
+        nodes = [shape, bad]
+        if where == "after another":  # Whose shape is short.
+            short = helper.make_node("Abs", ["j"], ["one"])
+            nodes = [short, shape, helper.make_node("Expand", ["s", "one"], ["t"]), bad]
+            bad.input[1] = "t"
+        elif where != "graph":
+            inner = [bad] if where == "outside of the body" else nodes
+            body = helper.make_graph(inner, "body", [], [info("y", 4, 6)])
+            nodes = [shape] if where == "outside of the body" else []
+            nodes.append(helper.make_node("If", ["c"], ["out"], then_branch=body, else_branch=body))
+        ints = {"i": length, "j": 1}
+        inputs = [info("x", 4, 6), *(info(n, size, dtype=TensorProto.INT64) for n, size in ints.items())]
+        inputs.append(info("c", dtype=TensorProto.BOOL))
+        proto = model(nodes, inputs, [info(nodes[-1].output[0], 4, 6)])
+        proto.opset_import[0].version = 11
+        return proto
+
+    with pytest.raises(FormatError, match=r"^ONNX node 'bad': it reads a shape of 1099511627776 dimensions"):
+        from_onnx(made(2**40))
+    assert from_onnx(made(2)).op_kinds[-1] in ("Expand", "If")
 
 
 def test_local_functions_that_multiply_are_refused():

@@ -30,7 +30,8 @@ from regal_jax.datasets.corpus_files import (
 )
 from regal_jax.engines import Engine as RemoteEngine
 from regal_jax.engines import opened
-from regal_jax.errors import ConfigError, MissingExtraError
+from regal_jax.errors import ConfigError, FormatError, MissingExtraError
+from regal_jax.importers.files import read_bytes
 from regal_jax.importers.roofline import find_profile
 from regal_jax.runtime.cores import available_cores
 from regal_jax.runtime.interrupts import first_interrupt_waits
@@ -70,7 +71,7 @@ def build_corpus(
     Graphs are traced from shapes: no weights are made or fetched. Each graph is traced in a worker process. A
     model that raises, hangs, dies or takes too much memory becomes a line in ``failures.jsonl`` and does not
     affect the others. Finished graphs are written at once, so a killed build loses only those that were being
-    traced.
+    traced. What is selected again and has a file that is missing or damaged is traced again.
 
     Each run may select other graphs, which are added to the corpus. The settings that determine the content
     of a graph must stay the same.
@@ -83,7 +84,8 @@ def build_corpus(
       split: Only models of families that have this split in the table (`read_family_splits`).
       limit: Most graphs of each source and form, taken from the families in turn.
       jobs: Worker processes; the number of cores by default.
-      timeout: Time limit per graph, in seconds.
+      timeout: Time limit per graph, in seconds. It is checked four times a second, and a graph that is
+        finished by then is kept.
       profile: Device that runtimes are estimated for (`regal_jax.importers.PROFILES`).
       min_ops: Smaller graphs are left out.
       max_ops: Larger graphs are left out.
@@ -280,7 +282,7 @@ def _pending(
     for leftover in (root / GRAPHS).glob("*/.*.tmp"):
         leftover.unlink(missing_ok=True)
     records = read_index(root)
-    there = [record for record in records if (root / record["path"]).is_file()]
+    there = [record for record in records if _whole(root / record["path"])]
     if len(there) < len(records):
         index.replace(there)
     done = {_key(record) for record in there}
@@ -291,6 +293,14 @@ def _pending(
         failures.replace(kept)
     done |= {_key(failure) for failure in kept}
     return {name: [spec for spec in tasks if spec.key not in done] for name, tasks in specs.items()}
+
+
+def _whole(path: pathlib.Path) -> bool:
+    """Whether the file of a graph is there and unpacks to JSON. Only `check_corpus` reads all of it."""
+    try:
+        return read_bytes(path).startswith(b"{")
+    except FormatError:
+        return False
 
 
 def _key(record: Mapping[str, Any]) -> str:

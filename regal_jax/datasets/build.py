@@ -3,8 +3,7 @@
 A build has three stages. *Choosing*: candidates are chosen in blocks of members; the choices of a block,
 which cost one search per candidate, are saved as ``.build/SPLIT-FIRST.json``. *Settling*: see
 `regal_jax.datasets.choices.settle`. *Writing*: all chosen candidates are drawn again and written as
-``SPLIT/graph_HASH.pbtxt``. A file under its final name is complete, so a killed build resumes from the
-existing files.
+``SPLIT/graph_HASH.pbtxt``, unless that file is there with these bytes. An archive is packed from such files.
 """
 
 import contextlib
@@ -28,11 +27,13 @@ from regal_jax.datasets.manifest import (
 from regal_jax.datasets.store import pack
 from regal_jax.datasets.workers import run_tasks
 from regal_jax.errors import ConfigError, FormatError
+from regal_jax.graph import topology_hash
 from regal_jax.importers import format_cost_graph
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.locks import locked
 from regal_jax.storage.paths import folder_path
+from regal_jax.storage.reading import read_limited
 
 __all__ = ["SIZES", "build_set"]
 
@@ -73,6 +74,8 @@ def build_set(
     progress: Callable[..., Any] | None = None,
 ) -> dict[str, Any]:
     """Builds the set in ``root``, or resumes one that was begun there with the same settings.
+
+    Files that are damaged or missing are written again.
 
     The files depend on the settings alone: not on ``jobs``, nor on how often the build was killed. A member
     is a function of the seed, its split and its index (and, if an earlier member has the same topology, of
@@ -211,23 +214,19 @@ def _write_all(
     with _bar(progress, "writing", len(choices), 0) as advance:
         for split in SPLITS:
             members = [c for c in choices if c.split == split]
-            target = root / f"{split}.tar.gz"
-            if not members or (archive and target.exists()):
-                advance(len(members))
+            if not members:
                 continue
             folder = root / _WORK / split if archive else root / split
             folder.mkdir(parents=True, exist_ok=True)
-            there = {entry.name for entry in os.scandir(folder)}
-            missing = [c for c in members if _file_name(c) not in there]
-            advance(len(members) - len(missing))
             tasks = [
-                _Task(str(folder), split, i, i + _BLOCK, recipe, seed, choices=tuple(missing[i : i + _BLOCK]))
-                for i in range(0, len(missing), _BLOCK)
+                _Task(str(folder), split, i, i + _BLOCK, recipe, seed, choices=tuple(members[i : i + _BLOCK]))
+                for i in range(0, len(members), _BLOCK)
             ]
             for task, _ in run_tasks(_write_block, tasks, jobs):
                 advance(len(task.choices))
             if archive:
-                pack(folder, sorted(_file_name(c) for c in members), target, prefix=split)
+                names = sorted(_file_name(c) for c in members)
+                pack(folder, names, root / f"{split}.tar.gz", prefix=split)
 
 
 @contextlib.contextmanager
@@ -251,7 +250,23 @@ def _write_block(task: _Task) -> None:
         check_interrupt()
         candidate = draw_candidate(task.recipe, task.seed, task.split, choice.index, choice.attempt)
         path = pathlib.Path(task.folder) / _file_name(choice)
-        write_atomically(path, format_cost_graph(candidate.graph).encode())
+        data = format_cost_graph(candidate.graph).encode()
+        if _has(path, data):
+            continue
+        if topology_hash(candidate.graph) != choice.hash:
+            raise ConfigError(
+                f"{path}: the graph drawn for it has another topology; build with the version of NumPy that "
+                "the set was begun with, or name a new folder"
+            )
+        write_atomically(path, data)
+
+
+def _has(path: pathlib.Path, data: bytes) -> bool:
+    """Whether the file is there and whole."""
+    try:
+        return read_limited(path) == data
+    except (OSError, FormatError):
+        return False
 
 
 def _clean(root: pathlib.Path) -> None:

@@ -1,6 +1,5 @@
 """A call of a JAX function as a function of flat arrays, the state of Flax NNX objects included."""
 
-import contextlib
 import dataclasses
 import functools
 import inspect
@@ -63,12 +62,21 @@ def array_type(where: str, leaf: Any) -> Any:
     Raises:
       ConfigError: It is neither.
     """
-    with contextlib.suppress(TypeError):
-        if not isinstance(leaf, jax.ShapeDtypeStruct):
-            return jax.typeof(leaf)
+    if is_array(leaf) and not isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.typeof(leaf)
     raise ConfigError(
         f"{where}: the argument {shown(leaf)} is no array; name what is static in static_argnums"
     )
+
+
+def is_array(leaf: Any) -> bool:
+    """Whether this is an array, a number, or the shape of an array."""
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return True
+    try:
+        return jax.typeof(leaf) is not None
+    except TypeError:
+        return False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -18,6 +18,13 @@ from regal_jax.runtime.interrupts import check_interrupt
 __all__ = ["refusing_leaks"]
 
 _OWN: Final = ("builtins", "flax", "jax", "jaxlib", "numpy")
+_VARIABLE: Final = "._value"
+"""End of the path of the array of a Keras variable."""
+_ANY: Final = "return the array instead"
+_KERAS: Final = (
+    "return the array instead; if it is a variable of Keras that gets its first value there, call "
+    "keras.utils.clear_session(free_memory=False) before, or build the model outside of StatelessScope"
+)
 _PLAIN: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
 
 
@@ -43,7 +50,7 @@ def refusing_leaks(fn: Any) -> Iterator[None]:
         if id(x) not in known:
             raise FormatError(
                 f"the function stores an array that it computes in {where!r}, which it closes over, and no "
-                "trace of it shows that: return the array instead"
+                f"trace of it shows that: {_KERAS if where.endswith(_VARIABLE) else _ANY}"
             )
 
 

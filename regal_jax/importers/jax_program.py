@@ -12,7 +12,7 @@ from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Colocate, ComputationGraph, Pin, constrain
 from regal_jax.importers.assembly import Source, Step, assemble, unique_names
 from regal_jax.importers.flat_jaxpr import Equation, Program, aval_bytes, flatten, temp_bytes
-from regal_jax.importers.jax_call import ArgName, FlatCall, Leaf
+from regal_jax.importers.jax_call import ArgName, FlatCall, Leaf, is_array
 from regal_jax.importers.jax_leaks import refusing_leaks
 from regal_jax.importers.measured import MEASURED, MeasuredProfile
 from regal_jax.importers.op_cost import op_seconds
@@ -221,6 +221,7 @@ def trace_call(
     Raises:
       FormatError: See `from_jax`.
     """
+    call = None
     try:
         call = FlatCall(fn, args, kwargs, static)
         with refusing_leaks(fn):
@@ -233,6 +234,10 @@ def trace_call(
     except Exception as error:
         text = next(iter(str(error).splitlines()), "")
         remedy = _NNX_REMEDY if "different trace level" in text else _REMEDY
+        odd = next((leaf for leaf in (call.leaves if call else ()) if not is_array(leaf.value)), None)
+        if odd is not None and isinstance(error, TypeError):
+            text = f"the argument {odd.name!r} is {shown(odd.value)}, which is no array"
+            remedy = "name it in static_argnums, or bind it with functools.partial"
         raise FormatError(f"cannot trace {name!r}: {type(error).__name__}: {text} ({remedy})") from error
 
 

@@ -10,7 +10,7 @@ from regal_jax.checks import whole
 from regal_jax.errors import FormatError
 from regal_jax.importers.onnx_nodes import attribute, function_key, kind_of, subgraphs
 
-__all__ = ["check_nodes"]
+__all__ = ["check_nodes", "check_values", "vector_lengths"]
 
 _MOST_DIMENSIONS: Final = 2**10
 _MOST_NODES: Final = 2**22
@@ -30,8 +30,8 @@ def check_nodes(model: Any) -> None:
     """
     _check_names(model.graph)
     for function in model.functions:
-        _check_values(function.node, {})
-    _check_values(model.graph.node, _lengths(model.graph))
+        check_values(function.node, {})
+    check_values(model.graph.node, vector_lengths(model.graph))
     count = _inlined_nodes(model)
     if count > _MOST_NODES:
         raise FormatError(
@@ -57,12 +57,15 @@ def _check_names(graph: Any) -> None:
             raise FormatError(f"ONNX name {text!r} is not UTF-8 text; is the file damaged?")
 
 
-def _check_values(nodes: Iterable[Any], lengths: dict[str, int]) -> None:
+def check_values(nodes: Iterable[Any], lengths: dict[str, int]) -> None:
     """Refuses values with which shape inference reads memory that is not its own, or makes endless shapes.
 
     Args:
       nodes: The nodes.
       lengths: Sizes of tensors of one axis that are in scope.
+
+    Raises:
+      FormatError: A node has such a value.
     """
     for node in nodes:
         reason = _impossible(node, lengths)
@@ -71,7 +74,7 @@ def _check_values(nodes: Iterable[Any], lengths: dict[str, int]) -> None:
                 f"ONNX node {node.name or node.op_type!r}: {reason}; check the model with onnx.checker"
             )
         for body in subgraphs(node):
-            _check_values(body.node, {**lengths, **_lengths(body)})
+            check_values(body.node, {**lengths, **vector_lengths(body)})
 
 
 def _impossible(node: Any, lengths: dict[str, int]) -> str:
@@ -91,8 +94,8 @@ def _impossible(node: Any, lengths: dict[str, int]) -> str:
     return ""
 
 
-def _lengths(graph: Any) -> dict[str, int]:
-    """Sizes of the inputs, initializers and declared values of one axis."""
+def vector_lengths(graph: Any) -> dict[str, int]:
+    """Sizes of the inputs, initializers and declared or inferred values of one axis."""
     infos = (*graph.input, *graph.value_info)
     found = {i.name: i.type.tensor_type.shape.dim[0].dim_value for i in infos if _is_vector(i)}
     return found | {t.name: t.dims[0] for t in graph.initializer if len(t.dims) == 1}

@@ -8,8 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from regal_jax.importers.body_peak import BodyStep, body_peak
 from regal_jax.importers.einsum import einsum_flops
+from regal_jax.importers.onnx_bodies import iterations
 from regal_jax.importers.onnx_nodes import attribute, kind_of, node_reads, subgraphs
-from regal_jax.importers.onnx_shapes import Value, values_of
+from regal_jax.importers.onnx_values import Value, values_of
 from regal_jax.importers.roofline import DeviceProfile
 
 __all__ = ["CostModel", "NodeCost", "node_cost"]
@@ -44,7 +45,7 @@ class CostModel:
 
     Attributes:
       profile: The device that runtimes are estimated for.
-      loop_trips: Iterations of a ``Loop``, whose length is not in the model.
+      loop_trips: Iterations of a ``Loop`` whose length is not in the model.
       opset: Version of ONNX's own ops in the model.
     """
 
@@ -97,7 +98,7 @@ def node_cost(node: Any, values: Mapping[str, Value], model: CostModel) -> NodeC
     """Runtime and scratch memory of one node.
 
     A node with bodies takes as long as their nodes, one after another: an ``If`` its slowest branch, a
-    ``Scan`` its body times its length, a ``Loop`` its body times `CostModel.loop_trips`. Ops that only rename
+    ``Scan`` its body times its length, a ``Loop`` its body times its `iterations`. Ops that only rename
     memory take no time. Nothing is fused.
 
     Scratch memory is the largest peak of the values that a body makes, in the order of its nodes. A
@@ -115,7 +116,7 @@ def node_cost(node: Any, values: Mapping[str, Value], model: CostModel) -> NodeC
     if bodies:
         trips = 1
         if kind == "Loop":
-            trips = model.loop_trips
+            trips = iterations(node, values, model.loop_trips)
         elif kind == "Scan":
             trips = _scan_length(node, inputs, model.opset)
         seconds, temps = zip(*bodies, strict=True)

@@ -1,9 +1,10 @@
 """ONNX models (optional extra ``onnx``)."""
 
 import dataclasses
+import itertools
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -12,10 +13,12 @@ from regal_jax.checks import check_kind, is_list, shown, whole
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.importers.files import PathLike, at_path, graph_name, read_bytes
+from regal_jax.importers.onnx_bodies import constants_of
 from regal_jax.importers.onnx_cost import CostModel, node_cost
-from regal_jax.importers.onnx_nodes import kind_of, node_reads
-from regal_jax.importers.onnx_shapes import Value, import_onnx, infer_values
+from regal_jax.importers.onnx_nodes import kind_of, node_reads, version
+from regal_jax.importers.onnx_shapes import infer_values
 from regal_jax.importers.onnx_sharing import shared_buffers
+from regal_jax.importers.onnx_values import Value, import_onnx
 from regal_jax.importers.roofline import DeviceProfile, find_profile
 from regal_jax.runtime.interrupts import interruptible
 
@@ -34,7 +37,7 @@ def from_onnx(model: PathLike | Any, **options: Any) -> ComputationGraph:
       `temp_bytes` is an estimate: the largest peak of the bodies' own values in the order of their nodes.
     - Each initializer, ``Constant``, and ``ConstantOfShape`` of a constant is a parameter: an op of kind
       ``parameter`` with runtime 0 and one kept output, colocated with its first reader. Parameters
-      without readers are left out.
+      without readers are left out. Those in bodies are parameters, too, named ``NODE/NAME``.
     - An input is an op of kind ``input`` with runtime 0 and one output.
     - One op of kind ``start`` (runtime 0, no output) waits for all inputs and parameters, and every
       op that reads nothing else waits for it. Inputs and parameters are resident: in memory from time 0.
@@ -97,7 +100,7 @@ def parse_onnx(data: bytes, **options: Any) -> ComputationGraph:
       profile: The device that runtimes are estimated for (`regal_jax.importers.roofline.PROFILES`, or your
         own).
       input_devices: Devices on which inputs may start; ``None`` allows all.
-      loop_trips: Iterations of every ``Loop``.
+      loop_trips: Iterations of every ``Loop`` for which the model has no constant number of them.
       in_place: Let values share buffers as ONNX Runtime does on a CPU, for plans of one device: results of
         ``Reshape`` and similar ops, and results that ``Relu`` and similar ops write over their only input.
         Such a value has 0 bytes, and its readers also read the value whose buffer it shares.
@@ -167,7 +170,7 @@ def onnx_ops(
         )
     if not model.graph.node:
         raise FormatError("an ONNX model without nodes; is this the right file?")
-    graph, values, assumed = infer_values(model, dims or {})
+    graph, values, assumed = infer_values(model, dims or {}, loop_trips)
     _warn_of_assumed(assumed)
     parameters: set[str] = set()
     for tensor in (*model.graph.initializer, *(t.values for t in model.graph.sparse_initializer)):
@@ -175,7 +178,10 @@ def onnx_ops(
     inputs = [i.name for i in model.graph.input if i.name not in parameters]
     left = _fold_constants(graph.node, parameters)
     nodes = [graph.node[i] for i in left]
-    layout = _Layout(nodes, inputs, parameters, {o.name for o in graph.output})
+    inside, sizes = _constants_inside(nodes, {*values, *parameters, *inputs})
+    values |= sizes
+    parameters |= sizes.keys()
+    layout = _Layout(nodes, inputs, parameters, {o.name for o in graph.output}, inside)
     for value in (o.name for o in graph.output):
         if value not in layout.source:
             raise FormatError(
@@ -186,8 +192,7 @@ def onnx_ops(
     _add_sources(builder, layout, values, None if input_devices is None else tuple(input_devices))
     given = {*layout.inputs, *layout.parameters}
     owner = shared_buffers(nodes, layout.reads, layout.results, given, values) if in_place else {}
-    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=1)
-    model_cost = CostModel(find_profile(profile), loop_trips, opset)
+    model_cost = CostModel(find_profile(profile), loop_trips, version(model))
     for o, node in enumerate(nodes):
         outputs = [value for value in node.output if value]
         # A reader of a value that shares a buffer keeps that buffer in memory.
@@ -229,6 +234,20 @@ def _fold_constants(nodes: Iterable[Any], parameters: set[str]) -> list[int]:
     return left
 
 
+def _constants_inside(
+    nodes: Sequence[Any], taken: Collection[str]
+) -> tuple[list[list[str]], dict[str, Value]]:
+    """For each node the names of the parameters in its bodies, and shape and type of each."""
+    inside: list[list[str]] = []
+    found: dict[str, Value] = {}
+    make = _Namer(set(taken).union(*(node.output for node in nodes)))
+    for o, node in enumerate(nodes):
+        made = {make(f"{_name_of(o, node)}/{name}"): value for name, value in constants_of(node)}
+        inside.append(list(made))
+        found |= made
+    return inside, found
+
+
 def _add_parameter(value: str, parameters: set[str]) -> None:
     if value in parameters:
         raise _produced_twice(value)
@@ -243,7 +262,7 @@ class _Layout:
     """The op that makes each value, and the names of ops: inputs, parameters, ``start``, then nodes.
 
     Attributes:
-      reads: For each node, the values that it reads.
+      reads: For each node, the values that it reads, and the parameters in its bodies.
       results: Values that are outputs of the model.
       inputs: Inputs of the model.
       parameters: Parameters that a node reads or that are results.
@@ -255,8 +274,15 @@ class _Layout:
       names: For each node, the name of its op.
     """
 
-    def __init__(self, nodes: list[Any], inputs: list[str], parameters: set[str], results: set[str]) -> None:
-        self.reads = [node_reads(node) for node in nodes]
+    def __init__(
+        self,
+        nodes: list[Any],
+        inputs: list[str],
+        parameters: set[str],
+        results: set[str],
+        inside: Sequence[Sequence[str]],
+    ) -> None:
+        self.reads = [[*node_reads(node), *own] for node, own in zip(nodes, inside, strict=True)]
         self.results = results
         self.inputs = list(dict.fromkeys(inputs))
         self.first: dict[str, int] = {}
@@ -275,7 +301,7 @@ class _Layout:
                 if value in self.source:
                     raise _produced_twice(value)
                 self.source[value] = (base + o, port)
-        names = _distinct([*roots, "start", *(n.name or f"{n.op_type}_{o}" for o, n in enumerate(nodes))])
+        names = _distinct([*roots, "start", *itertools.starmap(_name_of, enumerate(nodes))])
         self.start, self.names = names[self.roots], names[self.roots + 1 :]
 
     def producer(self, node: int, value: str) -> tuple[int, int]:
@@ -291,22 +317,37 @@ class _Layout:
         return value in self.first or value in self.results
 
 
+def _name_of(index: int, node: Any) -> str:
+    return node.name or f"{node.op_type}_{index}"
+
+
 def _distinct(names: list[str]) -> list[str]:
     """The names, in order; a repeated name gets the suffix ``_2``, ``_3``, ..."""
-    taken = set(names)
-    seen: dict[str, int] = {}  # name -> the last number given to a repetition
+    make = _Namer(names)
+    seen: set[str] = set()
     distinct = []
     for name in names:
-        new = name
-        if name in seen:
-            k = seen[name] + 1
-            while f"{name}_{k}" in taken:
-                k += 1
-            seen[name], new = k, f"{name}_{k}"
-            taken.add(new)
-        seen.setdefault(new, 1)
-        distinct.append(new)
+        distinct.append(make(name) if name in seen else name)
+        seen.add(name)
     return distinct
+
+
+class _Namer:
+    """Makes names that are not taken: a name that is gets the suffix ``_2``, ``_3``, ..."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+        self._last: dict[str, int] = {}  # name -> the last number given to a repetition
+
+    def __call__(self, name: str) -> str:
+        """The name, or one with a suffix; it is taken then."""
+        new, k = name, self._last.get(name, 1)
+        while new in self._taken:
+            k += 1
+            new = f"{name}_{k}"
+        self._last[name] = k
+        self._taken.add(new)
+        return new
 
 
 def _add_sources(

@@ -8,13 +8,18 @@ import numpy as np
 
 from regal_jax.errors import FormatError
 
-__all__ = ["attribute", "callers", "function_key", "kind_of", "node_reads", "subgraphs"]
+__all__ = ["attribute", "callers", "function_key", "kind_of", "node_reads", "subgraphs", "version"]
 
 
 def kind_of(node: Any) -> str:
     """The type of a node, after its domain unless that is ONNX's own, as in ``"com.microsoft.Gelu"``."""
     domain = _domain(node)
     return f"{domain}.{node.op_type}" if domain else node.op_type
+
+
+def version(model: Any) -> int:
+    """Version of ONNX's own ops in a model."""
+    return max((o.version for o in model.opset_import if _domain(o) == ""), default=1)
 
 
 def attribute(node: Any, name: str, default: Any) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
 from regal_jax.importers.onnx_nodes import kind_of
-from regal_jax.importers.onnx_shapes import Value
+from regal_jax.importers.onnx_values import Value
 
 __all__ = ["shared_buffers"]
 

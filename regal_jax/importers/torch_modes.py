@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
+import torch.nn.functional as F
 import torch.utils.checkpoint
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -78,15 +79,19 @@ class Shown(TorchFunctionMode):
         self._read: dict[int, torch.Tensor] = {}
         self._aliases: dict[int, torch.Tensor] = {}
         self._plainly: dict[int, torch.Tensor] = {}
-        # Detached tensors that have a gradient of their own since they were changed, unlike what they were.
-        self._stale: list[torch.Tensor] = []
+        # What is detached, and its views, by their ids; those of them that have a gradient of their own since
+        # their memory was changed, unlike what was detached.
+        self._apart: dict[int, torch.Tensor] = {}
+        self._stale: set[int] = set()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
+        func = _EXPLICIT.get(func, func)
         if func in _DETACH:
             made = args[0].detach()
             if not torch.compiler.is_dynamo_compiling():
                 self._aliases[_storage(made)] = made
+                self._apart[id(made)] = made
             return made
         kwargs = kwargs or {}
         if self._gradient and func == torch.Tensor.register_hook:
@@ -100,8 +105,25 @@ class Shown(TorchFunctionMode):
         if not self._gradient:
             return func(*args, **kwargs)
         operands = pytree.tree_leaves((args, kwargs))
-        if any(t is stale for t in _tensors(operands) for stale in self._stale):
+        self.check_read(operands)
+        made = self._called(func, args, kwargs, changed, operands)
+        apart = {_storage(t) for t in _tensors(operands) if id(t) in self._apart}
+        self._apart |= {id(t): t for t in _tensors(made) if _storage(t) in apart}
+        return made
+
+    def check_read(self, tree: Any) -> None:
+        """Refuses to read, or return, what is detached and has a gradient of its own.
+
+        Raises:
+          FormatError: A tensor is such a one.
+        """
+        if any(id(t) in self._stale for t in _tensors(tree)):
             raise FormatError(_LOST.format("an op on what is detached"))
+
+    def _called(
+        self, func: Any, args: Any, kwargs: Any, changed: Sequence[torch.Tensor], operands: Sequence[Any]
+    ) -> Any:
+        """Calls an op of a trace that will be differentiated."""
         apart = self._check_graded(func, changed, operands)
         if torch.is_grad_enabled() and not apart:
             made = func(*args, **kwargs)
@@ -111,7 +133,8 @@ class Shown(TorchFunctionMode):
             return made
         if changed:
             args, kwargs = _detached((args, kwargs), changed)
-            self._stale += changed if apart else []
+            memories = set(map(_storage, changed)) if apart else set()
+            self._stale |= {key for key, t in self._apart.items() if _storage(t) in memories}
             return func(*args, **kwargs)
         made = _detached(func(*args, **kwargs), operands)
         self._plainly |= {_storage(t): t for t in _tensors(made)}
@@ -142,6 +165,37 @@ class Shown(TorchFunctionMode):
                     f"the module changes its tensor {path!r} in place, which is no buffer, and no trace "
                     "shows that: register it with register_buffer"
                 )
+
+
+def _instance_norm(
+    input: torch.Tensor,
+    running_mean: torch.Tensor | None = None,
+    running_var: torch.Tensor | None = None,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> torch.Tensor:
+    """`torch.nn.functional.instance_norm` by the ops that it consists of where it changes statistics.
+
+    It does so without saying so, so that a trace would lose the change.
+    """
+    stats = (running_mean, running_var)
+    if not use_input_stats or running_mean is None or running_var is None:
+        return F.instance_norm(input, *stats, weight, bias, use_input_stats, momentum, eps)
+    batch, channels = input.shape[:2]
+    mean, var = (stat.repeat(batch) for stat in (running_mean, running_var))
+    scale, shift = (None if x is None else x.repeat(batch) for x in (weight, bias))
+    rows = input.reshape(1, batch * channels, *input.shape[2:])
+    made = F.batch_norm(rows, mean, var, scale, shift, training=True, momentum=momentum, eps=eps)
+    running_mean.copy_(mean.view(batch, channels).mean(0))
+    running_var.copy_(var.view(batch, channels).mean(0))
+    return made.view(input.shape)
+
+
+_EXPLICIT: Final[Mapping[Any, Any]] = {F.instance_norm: _instance_norm}
+"""Functions that change something that a trace does not show, and what is traced instead."""
 
 
 def _storage(tensor: torch.Tensor) -> int:

@@ -12,6 +12,8 @@ _ANY: Final = (
     "torch.export must take it on these arguments: no control flow that depends on data; see the cause"
 )
 _ON_DATA: Final = frozenset({"DataDependentOutputException", "GuardOnDataDependentSymNode"})
+_NO_BUFFER: Final = "Expected a real tensor, not a FakeTensor"
+_SHARED: Final = "expected compiled_fn to be GraphModule"
 _SIZE: Final = "DynamicOutputShapeException"
 
 
@@ -37,6 +39,12 @@ def reason(error: BaseException, module: torch.nn.Module) -> str:
         remedy = "use ops whose results have sizes that shapes tell"
         if "ctc_loss" in text:
             remedy = "return the log-probabilities, and compute the loss outside of the module"
+    elif text.startswith(_SHARED):
+        text = "the module changes a tensor that shares memory with a buffer, parameter or argument beside it"
+        remedy = "give each memory of its own"
+    elif text == _NO_BUFFER:
+        text = "the module computes with several tensors that are neither parameters nor buffers"
+        remedy = "register them with register_buffer, and modules in lists as parts (torch.nn.ModuleList)"
     return f"{kind}: {text} ({remedy})"
 
 

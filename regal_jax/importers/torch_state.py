@@ -1,10 +1,15 @@
 """Detection of plain attributes that a PyTorch module changes when it is called, which no trace shows."""
 
+import collections
 import contextlib
+import copy
 import dataclasses
+import sys
+import types
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
@@ -12,11 +17,15 @@ from torch.utils import _pytree as pytree
 from regal_jax.checks import shown
 from regal_jax.errors import FormatError
 
-__all__ = ["Attributes", "check_same"]
+__all__ = ["Attributes", "check_same", "owners"]
 
 _OWN: Final = frozenset(vars(torch.nn.Module())) | {"_initialize_hook", "_load_hook"}
 """Attributes of every module: parameters, buffers, parts, hooks."""
-_PLAIN: Final = frozenset({bool, int, float, complex, str, bytes})
+_CONTAINERS: Final = frozenset({set, collections.Counter, np.ndarray})
+"""Containers that PyTorch takes for leaves."""
+_PLAIN: Final = frozenset({bool, int, float, complex, str, bytes, set})
+_FOREIGN: Final = (sys.stdlib_module_names | {"torch", "numpy"}) - {"__main__"}
+"""Packages whose objects hold no state of a module that could be told from their attributes."""
 _LONGEST: Final = 60
 
 
@@ -25,14 +34,14 @@ class _Change:
     """One changed attribute.
 
     Attributes:
-      part: The part of the module that has it.
+      part: The part of the module, or the object in one, that has it.
       path: Its path.
       key: Its name in ``part``.
       before: Its value before the call.
       after: Its value after the call.
     """
 
-    part: torch.nn.Module
+    part: Any
     path: str
     key: str
     before: Any
@@ -47,8 +56,57 @@ class _Missing:
 _MISSING: Final = _Missing()
 
 
+def owners(module: torch.nn.Module) -> Iterator[tuple[str, Any, dict[str, Any]]]:
+    """What has attributes: the parts of a module, then objects of users' classes that these hold.
+
+    Args:
+      module: The module. Its attributes may hold objects in lists and dicts, and modules that are no parts.
+
+    Yields:
+      A path, a part or object, and its attributes.
+    """
+    seen: set[int] = set()
+    waiting: collections.deque[tuple[str, Any]] = collections.deque(module.named_modules())
+    while waiting:
+        path, owner = waiting.popleft()
+        if id(owner) in seen:
+            continue
+        seen.add(id(owner))
+        attributes = _attributes(owner)
+        yield path, owner, attributes
+        plain = {key: value for key, value in attributes.items() if key not in _OWN}
+        held = [
+            (key, *row) for key, value in plain.items() for row in pytree.tree_flatten_with_path(value)[0]
+        ]
+        for key, steps, leaf in held:
+            if isinstance(leaf, torch.nn.Module) or _is_users(leaf):
+                place = ".".join(filter(None, (path, f"{key}{pytree.keystr(steps)}")))
+                parts = leaf.named_modules() if isinstance(leaf, torch.nn.Module) else [("", leaf)]
+                waiting.extend((".".join(filter(None, (place, name))), part) for name, part in parts)
+
+
+def _attributes(owner: Any) -> dict[str, Any]:
+    slots = [name for cls in type(owner).__mro__ for name in _names(vars(cls).get("__slots__", ()))]
+    found = {name: getattr(owner, name) for name in slots if hasattr(owner, name)}
+    return found | dict(getattr(owner, "__dict__", {}))
+
+
+def _names(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _is_users(leaf: Any) -> bool:
+    """Whether this is an object whose attributes may be state of a module."""
+    cls = type(leaf)
+    if cls is types.SimpleNamespace:
+        return True
+    return not isinstance(leaf, (type, torch.Tensor)) and cls.__module__.partition(".")[0] not in _FOREIGN
+
+
 class Attributes:
-    """The plain attributes of a module, in lists and dicts as well, before and after its last call.
+    """The plain attributes of a module and of the objects in it, before and after its last call.
+
+    They are seen in lists and dicts as well.
 
     Args:
       module: The module.
@@ -73,21 +131,20 @@ class Attributes:
                 hook.remove()
 
     def _begin(self) -> None:
-        # Containers are copied.
-        self._before = {key: pytree.tree_map(lambda x: x, value) for key, _, value in self._attributes()}
+        self._before = {key: _content(value) for key, _, value in self._attributes()}
 
     def _end(self) -> None:
         self.changes = []
         for key, part, value in self._attributes():
             before = self._before.get(key, _MISSING)
             if not _same(before, value):
-                after = pytree.tree_map(lambda x: x, value)
-                self.changes.append(_Change(part, ".".join(filter(None, key)), key[1], before, after))
+                path = ".".join(filter(None, key))
+                self.changes.append(_Change(part, path, key[1], before, _content(value)))
 
-    def _attributes(self) -> Iterator[tuple[tuple[str, str], torch.nn.Module, Any]]:
-        for name, part in self._module.named_modules():
-            for key, value in list(vars(part).items()):
-                if key not in _OWN:
+    def _attributes(self) -> Iterator[tuple[tuple[str, str], Any, Any]]:
+        for name, part, attributes in owners(self._module):
+            for key, value in attributes.items():
+                if key not in _OWN or not isinstance(part, torch.nn.Module):
                     yield (name, key), part, value
 
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -108,11 +165,12 @@ class Attributes:
         """
         for change in self.changes:
             before = set(map(id, pytree.tree_leaves(change.before)))
-            setattr(
-                change.part,
-                change.key,
-                pytree.tree_map(lambda x, old=before: x if id(x) in old else fake(x), change.after),
-            )
+            after = _content(change.after)  # The next call may change it.
+            after = pytree.tree_map(lambda x, old=before: x if id(x) in old else fake(x), after)
+            if isinstance(change.part, torch.nn.Module):
+                setattr(change.part, change.key, after)
+            else:  # Its class may be frozen.
+                object.__setattr__(change.part, change.key, after)
 
     def refusal(self) -> FormatError:
         """The error for the first change."""
@@ -125,15 +183,28 @@ class Attributes:
         )
 
 
+def _content(value: Any) -> Any:
+    """The value with copies of its containers."""
+    return pytree.tree_map(lambda leaf: copy.copy(leaf) if type(leaf) in _CONTAINERS else leaf, value)
+
+
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are equal: numbers and texts by value, anything else by identity."""
+    """Whether two values are equal: numbers, texts and containers by value, anything else by identity."""
     if one is other:
         return True
     (left, spec), (right, other_spec) = pytree.tree_flatten(one), pytree.tree_flatten(other)
-    if spec != other_spec:
-        return False
-    pairs = zip(left, right, strict=True)
-    return all(a is b or (type(a) is type(b) and type(a) in _PLAIN and a == b) for a, b in pairs)
+    return spec == other_spec and all(map(_same_leaf, left, right))
+
+
+def _same_leaf(one: Any, other: Any) -> bool:
+    if one is other or type(one) is not type(other):
+        return one is other
+    if type(one) is collections.Counter:
+        return _same(dict(one), dict(other))
+    if type(one) is np.ndarray:
+        key = one.dtype, one.shape, one.tobytes()
+        return key == (other.dtype, other.shape, other.tobytes())
+    return type(one) in _PLAIN and one == other
 
 
 def _short(value: Any) -> str:

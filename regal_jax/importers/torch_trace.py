@@ -18,7 +18,7 @@ from regal_jax.importers.fx_program import PHASE
 from regal_jax.importers.torch_modes import Shown, check_control_flow, check_hooks, differentiable
 from regal_jax.importers.torch_quiet import quiet
 from regal_jax.importers.torch_refusals import reason
-from regal_jax.importers.torch_state import Attributes, check_same
+from regal_jax.importers.torch_state import Attributes, check_same, owners
 
 __all__ = [
     "ADAM", "ADAM_RATE", "FIRST_STEP", "FORMS", "Held", "Result", "Trace", "step_numbers", "trace",
@@ -131,6 +131,7 @@ def trace(
             derived = form != "forward"
             if derived:
                 check_hooks(module)
+                _check_layouts([*actual.values(), *pytree.tree_leaves((args, kwargs))])
             exported = _exported(twin, fake_args, fake_kwargs, derived, mode)
             if derived:
                 check_control_flow(exported.graph_module)
@@ -149,6 +150,16 @@ def trace(
             raise FormatError(f"cannot trace {name!r}: {reason(error, twin or module)}") from error
 
 
+def _check_layouts(tensors: Sequence[Any]) -> None:
+    """Refuses tensors whose layout a trace does not show; gradients run other ops on these."""
+    for tensor in tensors:
+        if isinstance(tensor, torch.Tensor) and tensor.layout != torch.strided:
+            raise FormatError(
+                f"a tensor of shape {list(tensor.shape)} has the layout {tensor.layout}, whose gradients no "
+                "trace shows: give it as a dense tensor, or use form='forward'"
+            )
+
+
 def _exported(twin: Any, args: Any, kwargs: Any, derived: bool, mode: FakeTensorMode) -> Any:
     """The exported program of a call.
 
@@ -158,8 +169,12 @@ def _exported(twin: Any, args: Any, kwargs: Any, derived: bool, mode: FakeTensor
 
     def export() -> Any:
         shown = Shown(derived, attributes.tensors())
-        with differentiable() if derived else contextlib.nullcontext(), shown:
-            return torch.export.export(twin, args, kwargs, strict=False)
+        returned = twin.register_forward_hook(lambda _, __, results: shown.check_read(results))
+        try:
+            with differentiable() if derived else contextlib.nullcontext(), shown:
+                return torch.export.export(twin, args, kwargs, strict=False)
+        finally:
+            returned.remove()
 
     attributes = Attributes(twin)
     with attributes.watched():
@@ -218,9 +233,9 @@ def _twin(module: torch.nn.Module) -> tuple[torch.nn.Module, dict[int, Any]]:
     """
     memo: dict[int, Any] = {}
     actual: dict[int, Any] = {}
-    for part in module.modules():
+    for _, _, attributes in owners(module):
         # Parameters, buffers and plain attributes, in lists and dicts as well.
-        for tensor in pytree.tree_leaves(dict(vars(part))):
+        for tensor in pytree.tree_leaves(attributes):
             if isinstance(tensor, torch.Tensor) and id(tensor) not in memo:
                 memo[id(tensor)] = _fake(tensor)
                 actual[id(memo[id(tensor)])] = tensor
@@ -266,7 +281,8 @@ def _held(
             if isinstance(tensor, FakeTensor) and id(tensor) not in actual:
                 raise FormatError(
                     f"the module computes a tensor of shape {list(tensor.shape)} in a way that no trace "
-                    "shows, for example by torch.autograd.grad for an input: rewrite that part of the module"
+                    "shows, for example by torch.autograd.grad for an input, or in a module that is no part "
+                    "of it (keep it in a torch.nn.ModuleList): rewrite that part of the module"
                 )
             held.append(Held(str(target or name), tensor, actual=actual.get(id(tensor), tensor)))
     return held
@@ -326,7 +342,8 @@ def _traced_again(program: Callable[..., Any], flat: Sequence[Any]) -> torch.fx.
     with torch.fx.traceback.preserve_node_meta():
         graph = make_fx(program)(*flat)
         if any(_mutates(node) for node in graph.graph.nodes):
-            graph = make_fx(torch.func.functionalize(torch.fx.Interpreter(graph).run))(*flat)
+            with torch.no_grad():  # Not all ops that are made then have a derivative.
+                graph = make_fx(torch.func.functionalize(torch.fx.Interpreter(graph).run))(*flat)
     return graph
 
 
@@ -396,8 +413,10 @@ class _OnOneDevice(TorchFunctionMode):
         return made[1]
 
 
-def _adam(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, Any, Any]:
+def _adam(p: Any, g: Any, m: Any, v: Any) -> tuple[Any, ...]:
     """New parameter and moments, by the ops of `torch.optim.Adam` for one tensor, at its first step."""
+    if p.is_complex():  # As two real numbers each.
+        return tuple(map(torch.view_as_complex, _adam(*map(torch.view_as_real, (p, g, m, v)))))
     m = torch.lerp(m, g, 1 - _ADAM_BETA1)
     v = (v * _ADAM_BETA2).addcmul(g, g, value=1 - _ADAM_BETA2)
     correction, factor = FIRST_STEP

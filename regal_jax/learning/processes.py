@@ -112,7 +112,7 @@ def _whole(name: str, value: int | None, field: str, least: int) -> int | None:
     variable = _VARIABLES[field]
     if given is None and variable in os.environ:
         name, text = variable, os.environ[variable]
-        given = int(text) if text.isascii() and text.isdigit() else text
+        given = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else text
     if given is None:
         return None
     number = whole(given, least)

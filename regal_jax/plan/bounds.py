@@ -52,7 +52,8 @@ def lower_bound(graph: ComputationGraph, cluster: Cluster, objective: Objective 
     kept).
 
     Work is summed exactly, and a timeline event by event, so a makespan may be below the bound in the last
-    bits.
+    bits. Bytes above 2**53 are rounded as in `Plan.objective_value`, so a bound may be above a peak in whole
+    bytes, but never above the value of a plan.
 
     Raises:
       ClusterError: The cluster does not fit the graph.

@@ -30,9 +30,9 @@ def available_cores() -> int:
 
 
 def _limit() -> float:
-    """The number in ``REGAL_JAX_CORES``; infinite without one."""
+    """The number in ``REGAL_JAX_CORES``; infinite without one, and where it has more than 18 digits."""
     text = os.environ.get(CORES, "")
-    return int(text) if text.isdecimal() and int(text) else math.inf
+    return int(text) if text.isdecimal() and len(text) < 19 and int(text) else math.inf
 
 
 def _quota() -> float:

@@ -15,7 +15,7 @@ from regal_jax.graph import ComputationGraph
 from regal_jax.importers.files import PathLike, at_path, graph_name
 from regal_jax.importers.onnx_model import OnnxOps, onnx_ops, read_onnx
 from regal_jax.importers.onnx_nodes import subgraphs
-from regal_jax.importers.onnx_shapes import import_onnx
+from regal_jax.importers.onnx_values import import_onnx
 from regal_jax.plan import Plan, contract
 from regal_jax.plan.contraction import contract_for
 from regal_jax.plan.verify import check_graph
