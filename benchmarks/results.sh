@@ -42,12 +42,12 @@ for suite in quality-synthetic-makespan transfer-synthetic-to-real transfer-real
     regal-jax evaluate --suite "$suite" --small --out "results/$suite"
 done
 
-# The policy for insertion moves: fewer graphs, in all forms -------------------------------------------------------
+# The policy for insertion moves, and a minute of CP-SAT: fewer graphs, in all forms ------------------------------
 mkdir -p families
 cd families
 regal-jax corpus build --out corpus --split test --sources keras-applications,keras-hub,flax --limit 40
 for suite in insertion-policy-links-2 insertion-policy-links-4 insertion-policy-limits-2 \
-    insertion-policy-limits-4 insertion-policy-limits-2-seconds; do
+    insertion-policy-limits-4 insertion-policy-limits-2-seconds cp-sat-minute cp-sat-minute-peak-memory; do
     regal-jax evaluate --suite "$suite" --out "../results/$suite"
 done
 cd ..

@@ -117,7 +117,7 @@ def test_the_capacity_is_that_of_a_file():
         ((*QUICK, "--suite", "realistic", "--weights", "a=nofile"), "weights: the suite 'realistic' takes"),
         (("--report-only",), "no evaluation there"),
         (("--suite", "other"), "--suite: there is no 'other'; use one of regal, realistic"),
-        (("--small", *QUICK), "--small: is for --suite devices-4"),
+        (("--small", *QUICK), "--small: is for --suite cp-sat-minute"),
         ((*QUICK, "--policy", "a=x", "--policy", "a=y"), "--policy: a is given twice; give it once"),
     ],
 )

@@ -17,6 +17,8 @@ FOLDERS = sorted(path for path in TABLES.iterdir() if path.is_dir())
 TEXTS = {path: path.read_text(encoding="utf-8") for path in DOCUMENTS}
 WHOLE = "\n\n".join(TEXTS.values())
 SUITES = (
+    "cp-sat-minute",
+    "cp-sat-minute-peak-memory",
     "devices-4",
     "devices-8",
     "insertion-policy-limits-2",

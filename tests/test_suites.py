@@ -89,7 +89,7 @@ def test_the_commands_in_a_file_are_ones_that_the_program_takes(name):
 def test_names_of_tables():
     tables = {"table-1-synthetic-makespan", "table-1-real-makespan", "table-1-real-peak-memory"}
     assert {*tables, "training-set", "noise-copies", "figure-4b", "memory-limits"} <= {*suite_names()}
-    with pytest.raises(ConfigError, match="there is no 'other'; use one of devices-4"):
+    with pytest.raises(ConfigError, match="there is no 'other'; use one of cp-sat-minute"):
         named_suite("other")
 
 
