@@ -325,7 +325,7 @@ def _serve(
         except (ValueError, ImportError, OSError) as error:
             failed(file, error)
             continue
-        if previous is not None and previous.holds:
+        if previous is not None and previous.holds and previous.finished:
             if not args.quiet:
                 print(f"{file}: has a plan in {out}", flush=True)
             continue
