@@ -24,8 +24,8 @@ _AT_ONCE: Final = 64
 
 OrderCosts = namedtuple(
     "OrderCosts",
-    "start need kept after_rows after before_rows before input_rows input_size input_tensor reader_rows reader "
-    "readers",
+    "start need kept after_rows after before_rows before input_rows input_size input_tensor reader_rows "
+    "reader readers",
 )
 """A graph on one device. Lists of lists are flat, with the bounds of each row; sizes are in bytes.
 
