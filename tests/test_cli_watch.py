@@ -110,6 +110,15 @@ def test_graphs_that_are_there_and_that_appear(monkeypatch, capsys):
     assert "graphs/first.json: has a plan in plans/first.plan.json" in capsys.readouterr().out
 
 
+def test_plans_beside_their_graphs_are_no_graphs(monkeypatch, capsys):
+    graph = put("a.json")
+    after(monkeypatch, nothing, nothing, nothing)
+    assert main(["optimize", "--watch", "graphs", "--out-dir", "./graphs", "--method", "bfs"]) == 0
+    assert capsys.readouterr().err == ""
+    Plan.load("graphs/a.plan.json").verify(graph)
+    assert sorted(os.listdir("graphs")) == ["a.json", "a.plan.json"]
+
+
 def test_what_cannot_be_planned_costs_only_itself(monkeypatch, capsys):
     put("good.json")
     put("good.json.gz")
