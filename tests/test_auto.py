@@ -249,7 +249,7 @@ def test_all_settings_are_told_in_the_provenance(graphs, objective):
     method = Auto(list_search=ListSearchConfig(ranks=3), peak_search=PeakSearchConfig(tries=5), prove=False)
     told = optimize(graphs[0], TWO, method=method, objective=objective, evaluations=50).provenance["config"]
     assert told["list_search"] == dataclasses.asdict(ListSearchConfig(ranks=3))
-    assert told["peak_search"] == dataclasses.asdict(PeakSearchConfig(tries=5))
+    assert told["peak_search"] == {**dataclasses.asdict(PeakSearchConfig(tries=5)), "blocks": [4, 16, 64]}
     assert (told["brkga"], told["prove"]) == (dataclasses.asdict(BrkgaConfig()), False)
 
 

@@ -270,7 +270,7 @@ def test_a_signal_at_the_very_end_is_the_exit_code(monkeypatch, capsys, number, 
     ],
 )
 def test_sigterm_acts_like_ctrl_c_in_every_command(arguments, monkeypatch, capsys):
-    monkeypatch.setattr(sources, "_try_to_write", lambda _: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr(sources, "try_to_write", lambda _: signal.raise_signal(signal.SIGTERM))
     assert main(arguments) == 143
     assert capsys.readouterr().err == "regal-jax: terminated\n"
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

@@ -2,11 +2,13 @@
 
 import contextlib
 import os
+import pathlib
 import subprocess
 import sys
 
 import pytest
 
+from regal_jax import GraphBuilder
 from regal_jax.cli import main
 from regal_jax.datasets import generate
 from regal_jax.importers import save_graph
@@ -48,6 +50,25 @@ def test_without_a_reader_the_work_goes_on(arguments, files, write_through, caps
         assert sys.stdout is stream
     assert all(os.path.getsize(file) for file in files)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_letters_that_the_encoding_lacks_are_escaped(encoding):
+    builder = GraphBuilder("é \N{SNOWMAN}")
+    builder.add_op("ä", runtime=1)
+    save_graph(builder.build(), "é.json")
+    for arguments in (
+        ["optimize", "é.json", "--method", "bfs", "--out", "p.json"],
+        ["optimize", "é.json", "a.json", "--method", "bfs", "--out-dir", "plans"],
+        ["show", "é.json"],
+    ):
+        with open("said", "w", encoding=encoding) as stream, contextlib.redirect_stdout(stream):
+            assert main(arguments) == 0
+        name = "é".encode(encoding, "backslashreplace").decode(encoding)
+        said = pathlib.Path("said").read_text(encoding)
+        assert name in said
+        assert "plans" in arguments or f"{name} \\u2603" in said
+    assert sorted(os.listdir("plans")) == ["a.plan.json", "é.plan.json"]
 
 
 def process(shell, **environment):

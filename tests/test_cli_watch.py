@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from regal_jax import api
 from regal_jax.cli import main
 from regal_jax.cli import optimize as command
 from regal_jax.cli import watch as watching
@@ -109,6 +110,15 @@ def test_graphs_that_are_there_and_that_appear(monkeypatch, capsys):
     assert "graphs/first.json: has a plan in plans/first.plan.json" in capsys.readouterr().out
 
 
+def test_plans_beside_their_graphs_are_no_graphs(monkeypatch, capsys):
+    graph = put("a.json")
+    after(monkeypatch, nothing, nothing, nothing)
+    assert main(["optimize", "--watch", "graphs", "--out-dir", "./graphs", "--method", "bfs"]) == 0
+    assert capsys.readouterr().err == ""
+    Plan.load("graphs/a.plan.json").verify(graph)
+    assert sorted(os.listdir("graphs")) == ["a.json", "a.plan.json"]
+
+
 def test_what_cannot_be_planned_costs_only_itself(monkeypatch, capsys):
     put("good.json")
     put("good.json.gz")
@@ -154,7 +164,8 @@ def test_sigterm_ends_it(monkeypatch, capsys):
     capsys.readouterr()
 
 
-def test_ctrl_c_in_a_search_saves_and_ends(monkeypatch, capsys):
+def test_ctrl_c_in_a_search_saves_and_ends_and_the_next_process_goes_on(monkeypatch, capsys):
+    here = os.getcwd()
     put("a.json", ops=60)
     after(monkeypatch, nothing)
     search = command._search_many
@@ -179,8 +190,44 @@ def test_ctrl_c_in_a_search_saves_and_ends(monkeypatch, capsys):
 
     monkeypatch.setattr(Call, "_follow", follow)
     assert watch("--no-warm-start") == 0
-    assert Plan.load("plans/a.plan.json").provenance["stopped"] == "interrupted"
+    found = Plan.load("plans/a.plan.json")
+    assert found.provenance["stopped"] == "interrupted"
     assert "plan saved" in capsys.readouterr().out
+    monkeypatch.undo()
+    monkeypatch.chdir(here)
+    after(monkeypatch, nothing)
+    assert watch() == 0
+    better = Plan.load("plans/a.plan.json")
+    assert better.provenance["stopped"] == "budget"
+    assert better.sort_key <= found.sort_key
+
+
+class KilledError(Exception):
+    """Ends a command before it saves anything itself."""
+
+
+def test_a_search_that_was_killed_is_made_by_the_next_process(monkeypatch, capsys):
+    graph = put("a.json")
+    search = api.optimize
+
+    def killed(*given, **options):
+        search(*given, **options)
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(api, "optimize", killed)
+        with pytest.raises(KilledError):
+            main(["optimize", "graphs/a.json", "--out-dir", "plans", "--evaluations", "100"])
+    found = Plan.load("plans/a.plan.json")
+    found.verify(graph)
+    assert found.provenance["stopped"] == "interrupted"
+    for said in ("plan saved to", "has a plan in"):
+        after(monkeypatch, nothing)
+        assert watch() == 0
+        assert f"{said} plans/a.plan.json" in capsys.readouterr().out
+        plan = Plan.load("plans/a.plan.json")
+        assert plan.provenance["stopped"] in ("budget", "optimal")
+        assert plan.sort_key <= found.sort_key
 
 
 @pytest.mark.parametrize(

@@ -247,6 +247,30 @@ def test_real_graphs_are_no_worse_than_xla() -> None:
         assert searched(graph, 5).best <= xla
 
 
+def test_a_tensor_that_many_ops_read_takes_no_more_than_as_many_edges() -> None:
+    builder = GraphBuilder("wide")
+    builder.add_op("source", outputs=[8])
+    for o in range(3000):
+        builder.add_op(str(o), inputs=["source"], outputs=[4])
+    builder.add_op("sum", inputs=[(o, 0) for o in range(1, 3001)])
+    graph = builder.build()
+    assert sum(map(np.size, order_costs.order_costs(graph))) < 30 * graph.num_ops
+    search, made = OrderSearchRun(graph, ONE, 0), [0]
+    # Backwards all ops are ready after the first step, and each of them allocates the tensor for all others.
+    for back in (False, True):
+        attempt = order_search._Attempt(back, 10**6, 64, np.zeros(graph.num_ops), search._begun[back])
+        search._beam = order_search._Beam(attempt)
+
+        def ends() -> bool:
+            made.append(search._made)
+            return False
+
+        search._starts.clear()
+        search.run(10, ends)
+    # It is asked in time whether to end.
+    assert np.diff(made).max() <= 2**24 / graph.num_ops
+
+
 def test_one_op_a_chain_and_no_edge() -> None:
     for count, chain, peak in ((1, True, 3), (9, True, 6), (9, False, 3)):
         builder = GraphBuilder("shape")

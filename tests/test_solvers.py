@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import re
@@ -433,7 +434,7 @@ def test_a_portfolio_with_shares_gives_each_solver_its_share(graph):
     assert [share for _, share in shares_of(plan)] == [0.5, 0.25, 0.25]
     assert plan.provenance["evaluations"] <= 400
     assert plan.provenance["method"] == "portfolio"
-    assert plan.provenance["config"]["shares"] == (0.5, 0.5, 1)
+    assert plan.provenance["config"]["shares"] == [0.5, 0.5, 1]
     assert list(plan.provenance["config"]["solvers"][1]) == ["brkga"]
 
 
@@ -462,6 +463,42 @@ def turn(stage, budget, *, gained=False, evaluations=None):
     spent = budget if evaluations is None else evaluations
     history = {"evaluations": [0], "best": [1.0]}
     return Turn(stage, budget, spent, (), gained, history, Status.BUDGET, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Written(ListSearch):
+    """A solver with a setting that no file has."""
+
+    where: object = None
+
+    @property
+    def config(self):
+        return self
+
+
+@pytest.mark.parametrize(
+    ("where", "said"),
+    [
+        (pathlib.PurePosixPath("/log"), "PurePosixPath('/log')"),
+        (np.float32(0.5), 0.5),
+        (math.inf, None),
+        (np.arange(2), [0, 1]),
+        ({"a": (1, {2})}, {"a": [1, "{2}"]}),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_plan_can_be_saved_whatever_the_settings_of_its_solver(where, said, graph, tmp_path):
+    plan = optimize(graph, TWO, method=Written(where=where), evaluations=20)
+    plan.save(tmp_path / "plan.json")
+    saved = Plan.load(tmp_path / "plan.json").provenance
+    assert saved["config"]["where"] == said
+    assert dict(plan.provenance) == saved
+
+
+@pytest.mark.parametrize("method", ["auto", "peak-search"])
+def test_the_provenance_of_a_plan_is_that_of_its_file(method, graph):
+    plan = optimize(graph, TWO, method=method, objective="peak-memory", evaluations=20)
+    assert Plan.from_json(plan.to_json()).provenance == dict(plan.provenance)
 
 
 def test_stages_take_turns_by_what_pays():

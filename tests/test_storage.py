@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from regal_jax.storage import json_lines
-from regal_jax.storage.atomic import replacing, write_atomically
+from regal_jax.storage.atomic import replacing, try_to_write, write_atomically
 from regal_jax.storage.json_lines import JsonLines
 
 
@@ -60,6 +60,21 @@ def test_threads_replace_a_file_at_the_same_time(tmp_path):
         assert path.read_bytes() == b"second"
         assert first.read_bytes() == b"first"
     assert path.read_bytes() == b"first"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["n" * 255, "é" * 127, "\U0001f600" * 63, "\udcff" * 255], ids=ascii)
+def test_every_name_that_a_file_can_have_can_be_written(name, tmp_path):
+    path = tmp_path / name
+    try_to_write(path)
+    assert not path.exists()
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert list(tmp_path.iterdir()) == [path]
+    longer = tmp_path / (2 * name)
+    for write in (try_to_write, lambda path: write_atomically(path, b"new")):
+        with pytest.raises(OSError, match=os.strerror(errno.ENAMETOOLONG)):
+            write(longer)
     assert list(tmp_path.iterdir()) == [path]
 
 

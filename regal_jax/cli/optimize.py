@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["optimize"]
 
 BAD_INPUT, INFEASIBLE = 2, 3
+_PLAN = ".plan.json"
+"""End of the name of a plan in the folder of the plans."""
 _STORE = ".plans"
 """Folder in that of the plans, where they are kept under the hashes of their graphs."""
 
@@ -167,7 +169,7 @@ def _outs(args: argparse.Namespace) -> list[str | None]:
 
 
 def _plan_path(folder: str, name: str) -> str:
-    return os.path.join(folder, f"{name}.plan.json")
+    return os.path.join(folder, f"{name}{_PLAN}")
 
 
 def _stem(file: str) -> str:
@@ -271,7 +273,11 @@ def _watched(args: argparse.Namespace, cluster: "Cluster") -> int:
 
     suffixes = tuple(suffix for each in FORMATS.values() for suffix in each.suffixes)
     suffixes += tuple(f"{suffix}.gz" for suffix in suffixes)
-    incoming = Incoming(args.watch, lambda name: name.lower().endswith(suffixes))
+    # Both folders may be the same.
+    passed = _PLAN if os.path.realpath(args.watch) == os.path.realpath(args.out_dir) else ()
+    incoming = Incoming(
+        args.watch, lambda name: name.lower().endswith(suffixes) and not name.endswith(passed)
+    )
     owner: dict[str, str] = {}
     code = 0
     if not args.quiet:
@@ -325,7 +331,7 @@ def _serve(
         except (ValueError, ImportError, OSError) as error:
             failed(file, error)
             continue
-        if previous is not None and previous.holds:
+        if previous is not None and previous.holds and previous.finished:
             if not args.quiet:
                 print(f"{file}: has a plan in {out}", flush=True)
             continue

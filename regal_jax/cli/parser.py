@@ -70,8 +70,9 @@ has planned before. A graph whose workers die three times is given up and named 
 plans. docs/many_machines.md says more.
 
 With --watch, a file is taken when it has not changed for the seconds of --every; names that begin with a dot
-are passed over. What cannot be planned is one line on stderr, is tried again when the file changes, and makes
-the exit code 2. A graph that has a plan in --out-dir is not planned again. --time-limit is for each turn.
+are passed over, and plans where --out-dir is the same folder. What cannot be planned is one line on stderr,
+is tried again when the file changes, and makes the exit code 2. A graph that has a plan in --out-dir is not
+planned again, unless its search was interrupted or killed. --time-limit is for each turn.
 
 exit codes: 0 done (Ctrl-C too, with the best plans so far); 2 bad input; 3 the best plan found does not
 fit the memory (the message says whether any can); 130 interrupted before there was a plan; 143 ended by

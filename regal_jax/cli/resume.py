@@ -50,6 +50,11 @@ class Previous:
     plan: "Plan"
     holds: bool
 
+    @property
+    def finished(self) -> bool:
+        """Whether the search of the plan came to its end."""
+        return not _INTERRUPTED.items() <= self.plan.provenance.items()
+
 
 def previous_results(
     graphs: Sequence["ComputationGraph"], question: Question, paths: Sequence[str]
@@ -110,6 +115,8 @@ def _replayed(plan: "Plan", graph: "ComputationGraph", question: Question) -> "P
     return pinned.release(0, adapt_plan(restricted, pinned.graphs[0], question.cluster))
 
 
+_INTERRUPTED: Final = {"stopped": "interrupted"}
+"""What the provenance of a plan says whose search did not come to its end."""
 _SHARE: Final = 0.05
 """Largest share of the time that is spent on saving plans during a search."""
 
@@ -142,9 +149,11 @@ class SoFar:
         if not self._pause.over or (previous and previous.plan.sort_key <= improvement.plan.sort_key):
             return
         clock = Deadline()
+        # The next command has to know that this is not the end of the search.
+        said = {**improvement.plan.provenance, "evaluations": improvement.evaluations, **_INTERRUPTED}
         # The end of the search reports what cannot be written.
         with contextlib.suppress(FormatError, OSError):
-            save_better(improvement.plan, path, None)
+            save_better(dataclasses.replace(improvement.plan, provenance=said), path, None)
         self._pause = Deadline(clock.spent / _SHARE)
 
 
@@ -152,7 +161,8 @@ def save_better(plan: "Plan", path: str | None, previous: Previous | None) -> tu
     """Saves ``plan`` unless ``path`` holds one as good; returns the better plan and a line of report."""
     if path is None:
         return plan, ""
-    kept = previous is not None and previous.plan.sort_key <= plan.sort_key
+    # Of equal plans, that of a finished search replaces that of an interrupted one.
+    kept = previous is not None and (previous.plan.sort_key, not previous.finished) <= (plan.sort_key, False)
     if previous is not None and kept:
         plan = previous.plan
     if previous is None or not (kept and previous.holds):

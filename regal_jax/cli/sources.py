@@ -3,11 +3,11 @@
 import argparse
 import os
 import pathlib
-import tempfile
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.errors import ConfigError
+from regal_jax.storage.atomic import try_to_write
 from regal_jax.storage.paths import path_text
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def check_writable(*paths: str | None, inputs: Iterable[str | None] = ()) -> Non
             raise ConfigError(f"cannot write {path!r}: it is a folder, or its folder is read-only")
         if not special:
             try:
-                _try_to_write(pathlib.Path(file))
+                try_to_write(pathlib.Path(file))
             except OSError as error:
                 raise ConfigError(
                     f"cannot write {path!r}: {error.strerror or error}; name another file"
@@ -112,19 +112,9 @@ def made_folder(path: str) -> pathlib.Path:
     folder = pathlib.Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _try_to_write(folder / "plan")
+        try_to_write(folder / "plan")
     except OSError as error:
         raise ConfigError(
             f"--out-dir: cannot write in {path!r}: {error.strerror or error}; name another folder"
         ) from None
     return folder
-
-
-def _try_to_write(file: pathlib.Path) -> None:
-    """Makes and removes a file beside ``file``: permissions do not tell what a file system allows.
-
-    Raises:
-      OSError: It cannot be made.
-    """
-    with tempfile.NamedTemporaryFile(dir=file.parent, prefix=f".{file.name}."):
-        pass

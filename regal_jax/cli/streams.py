@@ -14,6 +14,8 @@ __all__ = ["steady_streams"]
 class _Steady:
     """A stream that takes everything and shows nothing once its reader has gone (``| head``).
 
+    Letters that its encoding lacks are shown as escapes, such as those of a graph's name.
+
     Args:
       stream: The stream.
       needed: Name of a stream whose text must not be lost: a full disk is an error with this name. Without a
@@ -24,7 +26,12 @@ class _Steady:
         self._stream, self._needed = stream, needed
 
     def write(self, text: str) -> int:
-        self._try(lambda: self._stream.write(text))
+        try:
+            self._try(lambda: self._stream.write(text))
+        except UnicodeEncodeError:
+            encoding = self._stream.encoding
+            shown = text.encode(encoding, "backslashreplace").decode(encoding)
+            self._try(lambda: self._stream.write(shown))
         return len(text)
 
     def flush(self) -> None:

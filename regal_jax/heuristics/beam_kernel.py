@@ -147,11 +147,11 @@ def _freed(costs: Any, ops: Any, beam: Any, i: int, o: int) -> int:
     total = 0
     base = i * beam.width - beam.first
     for e in range(costs.input_rows[o], costs.input_rows[o + 1]):
-        last = True
-        for k in range(costs.other_rows[e], costs.other_rows[e + 1]):
-            v = costs.other[k]
+        last, t = True, costs.input_tensor[e]
+        for k in range(costs.reader_rows[t], costs.reader_rows[t + 1]):
+            v = costs.reader[k]
             word = ops.word[v]
-            if word >= beam.first and (
+            if (v != o and word >= beam.first) and (
                 word >= beam.first + beam.width or beam.words[base + word] & ops.mask[v] == 0
             ):
                 last = False

@@ -27,7 +27,7 @@ _STACK: Final = 128
 
 Field = namedtuple(
     "Field",
-    "need kept after_rows after before_rows before input_rows input_size other_rows other "
+    "need kept after_rows after before_rows before input_rows input_size input_tensor reader_rows reader "
     "word mask code back",
 )
 """A graph as `regal_jax.heuristics.order_costs.OrderCosts`, in the direction of the beam; the places of ops
@@ -49,7 +49,7 @@ Attributes:
   words: ``[2 * B * W]``, the sets.
 """
 
-Work = namedtuple("Work", "value number picked table stack")
+Work = namedtuple("Work", "value number picked table stack place")
 """Space for the extensions of a beam.
 
 Attributes:
@@ -58,6 +58,7 @@ Attributes:
   picked: ``[B]``, the numbers of those that were chosen.
   table: A hash table of the sets that were chosen.
   stack: Bounds of ranges that wait to be sorted.
+  place: ``[N]``, where in `Front.ready` each op is, if it is ready.
 """
 
 Progress = namedtuple("Progress", "level count half dropped crowded made")
@@ -100,7 +101,7 @@ def make_work(count: int, width: int) -> Work:
     """Space for a beam of a graph of ``count`` ops."""
     most = 2 * (_KEPT * width + 1) + count
     size = 1 << (2 * width + 1).bit_length()
-    return Work(space(most, np.float64), space(most), space(width), space(size), space(_STACK))
+    return Work(space(most, np.float64), space(most), space(width), space(size), space(_STACK), space(count))
 
 
 @only_borrows
@@ -127,11 +128,11 @@ def advance(
       progress: ``[6]``, see `Progress`; updated.
     """
     (
-        need, kept, after_rows, after, before_rows, before, input_rows, input_size, other_rows, other,
-        word, mask, op_code, back,
+        need, kept, after_rows, after, before_rows, before, input_rows, input_size, input_tensor, reader_rows,
+        reader, word, mask, op_code, back,
     ) = field  # fmt: skip
     held, total, code, bounds, ready, gain, words = front
-    value, number, picked, table, stack = work
+    value, number, picked, table, stack, place = work
     ops, room, size = len(need), len(ready) // 2, len(words) // (2 * width)
     enough = _KEPT * width + 1
     level, count, half, made = progress[_LEVEL], progress[_COUNT], progress[_HALF], 0
@@ -226,13 +227,14 @@ def advance(
                 end += 1
 
             # Ready ops that may free an input now, or that need not allocate one any more.
+            known = False
             for e in range(input_rows[o], input_rows[o + 1]):
                 # Forwards the last reader that is left will free the input. Backwards the first one that runs
                 # allocates it, for all others.
-                left, unchanged = -1, False
-                for k in range(other_rows[e], other_rows[e + 1]):
-                    v = other[k]
-                    if (words[base + word[v]] & mask[v] != 0) == back:
+                left, unchanged, t = -1, False, input_tensor[e]
+                for k in range(reader_rows[t], reader_rows[t + 1]):
+                    v = reader[k]
+                    if v != o and (words[base + word[v]] & mask[v] != 0) == back:
                         unchanged = back or left >= 0
                         left = v
                         if unchanged:
@@ -240,11 +242,14 @@ def advance(
                 if unchanged:
                     continue
                 if back:
-                    for k in range(other_rows[e], other_rows[e + 1]):
+                    if not known:
                         for at in range(new_ready + begin, new_ready + end):
-                            if ready[at] == other[k]:
-                                gain[at] -= input_size[e]
-                                break
+                            place[ready[at]] = at
+                        known = True
+                    for k in range(reader_rows[t], reader_rows[t + 1]):
+                        at = place[reader[k]]
+                        if new_ready + begin <= at < new_ready + end and ready[at] == reader[k]:
+                            gain[at] -= input_size[e]
                 elif left >= 0:
                     for at in range(new_ready + begin, new_ready + end):
                         if ready[at] == left:
@@ -263,9 +268,10 @@ def advance(
                     continue
                 grows = -kept[v] if back else kept[v]
                 for e in range(input_rows[v], input_rows[v + 1]):
-                    alone = True
-                    for at in range(other_rows[e], other_rows[e + 1]):
-                        if (words[base + word[other[at]]] & mask[other[at]] != 0) == back:
+                    alone, t = True, input_tensor[e]
+                    for at in range(reader_rows[t], reader_rows[t + 1]):
+                        other = reader[at]
+                        if other != v and (words[base + word[other]] & mask[other] != 0) == back:
                             alone = False
                             break
                     if alone:

@@ -1,6 +1,5 @@
 """Memory of orders on one device: a graph in flat arrays, peaks of orders, random orders."""
 
-import itertools
 from collections import namedtuple
 from collections.abc import Sequence
 from typing import Any, Final
@@ -25,8 +24,8 @@ _AT_ONCE: Final = 64
 
 OrderCosts = namedtuple(
     "OrderCosts",
-    "start need kept after_rows after before_rows before input_rows input_size input_tensor other_rows other "
-    "readers",
+    "start need kept after_rows after before_rows before input_rows input_size input_tensor reader_rows "
+    "reader readers",
 )
 """A graph on one device. Lists of lists are flat, with the bounds of each row; sizes are in bytes.
 
@@ -38,7 +37,7 @@ Attributes:
   after_rows, after: ``[N + 1]``, ``[E]``, distinct successors, ascending.
   before_rows, before: ``[N + 1]``, ``[E]``, distinct predecessors.
   input_rows, input_size, input_tensor: ``[N + 1]``, ``[I]``, ``[I]``, the inputs that an op may free.
-  other_rows, other: ``[I + 1]``, ``[...]``, the other readers of each of these inputs.
+  reader_rows, reader: ``[T + 1]``, ``[E]``, the ops that read each tensor, ascending.
   readers: ``[T]``, number of ops that read a tensor.
 """
 
@@ -51,34 +50,24 @@ def order_costs(graph: ComputationGraph, *, backwards: bool = False) -> OrderCos
       backwards: Exchange successors and predecessors; everything else stays the same.
     """
     links = Links.of(graph)
-    need = links.allocated()
-    spared = [[t for t in row if not links.keep[t] and links.size[t]] for row in links.inputs]
-    inputs = [t for row in spared for t in row]
-    readers = [o for o, row in enumerate(spared) for _ in row]
-    others = [[v for v in links.readers[t] if v != o] for t, o in zip(inputs, readers, strict=True)]
+    need, reads = links.allocated(), links.reads
+    freed = (~links.kept & (links.sizes > 0))[reads.item]
+    inputs = reads.item[freed]
     after, before = links.needed_by, links.needs
     if backwards:
         after, before = before, after
-    lists = (
+    return OrderCosts(
+        int(links.makes.sums(links.sizes)[links.there].sum()),
         need,
         need - links.temps - links.unread(),
         *after,
         *before,
-        [0, *itertools.accumulate(map(len, spared))],
-        [links.size[t] for t in inputs],
+        np.concatenate([[0], np.cumsum(freed)])[reads.bounds],
+        links.sizes[inputs],
         inputs,
-        *_flat(others),
-        [len(row) for row in links.readers],
+        *links.read_by,
+        np.diff(links.read_by.bounds),
     )
-    start = sum(
-        links.size[t] for o, row in enumerate(links.outputs) if links.resident[o] for t in row
-    )  # fmt: skip
-    return OrderCosts(start, *(np.array(each, dtype=np.int64) for each in lists))
-
-
-def _flat(rows: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """The bounds of each row in the concatenation of all rows, and the concatenation."""
-    return [0, *itertools.accumulate(map(len, rows))], [each for row in rows for each in row]
 
 
 def space(count: int, kind: type = np.int64) -> Any:
@@ -110,7 +99,7 @@ def order_peak(graph: ComputationGraph, order: np.ndarray) -> int:
             names = [graph.op_names[ops[np.argmax(late)]] for ops in (after, before)]
             raise PlanError(f"order: op {names[0]!r} is before {names[1]!r}, for which it waits")
     costs = order_costs(graph)
-    seconds = _PEAK_SECONDS * (len(order) + len(costs.other))
+    seconds = _PEAK_SECONDS * (len(order) + len(costs.reader))
     return int(run_loops(peak, costs, order, costs.readers.copy(), seconds=seconds))
 
 

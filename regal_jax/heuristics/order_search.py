@@ -25,7 +25,9 @@ from regal_jax.runtime.interrupts import check_interrupt
 __all__ = ["OrderSearchRun"]
 
 _AT_ONCE: Final = 20_000
-"""Partial orders between two checks whether the search should end: a few milliseconds."""
+"""Most partial orders between two checks whether the search should end: a few milliseconds."""
+_MOST_OPS: Final = 2**24
+"""Most ops in these partial orders, all of which may be ready: of a large graph there are fewer at once."""
 _MOST_LINKS: Final = 2**25
 """Limit on the parents and ops that a beam keeps to trace its partial orders back: 256 MiB."""
 _READY: Final = 1024
@@ -157,7 +159,8 @@ class OrderSearchRun(HostSearch):
             room = last - self._made
             if room < self._beam.attempt.width:
                 return
-            self._made += self._beam.advance(min(room, max(_AT_ONCE, self._beam.attempt.width)))
+            at_once = max(min(_AT_ONCE, _MOST_OPS // n), self._beam.attempt.width)
+            self._made += self._beam.advance(min(room, at_once))
             self.evaluations = -(-self._made // n)
 
     def plan(self) -> Plan | None:

@@ -112,7 +112,9 @@ class Beginning:
         )
         ready = np.flatnonzero(np.diff(costs.before_rows) == 0)
         # Gains when no op has run: backwards all inputs are allocated, forwards those with one reader freed.
-        alone = np.ones(len(costs.input_size), bool) if back else np.diff(costs.other_rows) == 0
+        alone = np.ones(len(costs.input_size), bool)
+        if not back:
+            alone = np.diff(costs.reader_rows)[costs.input_tensor] == 1
         reader = np.repeat(np.arange(n), np.diff(costs.input_rows))
         inputs = np.bincount(reader, weights=costs.input_size * alone, minlength=n).astype(np.int64)
         gain = inputs - costs.kept if back else costs.kept - inputs
@@ -141,9 +143,10 @@ class Beginning:
         freed = profile.freed[costs.input_tensor[place]]
         found["input_rows"], place = _filtered(rows, place, freed < last)
         found["input_size"] = costs.input_size[place]
-        rows, place = _picked(costs.other_rows, place)
-        other = local[costs.other[place]]
-        found["other_rows"], found["other"] = _filtered(rows, other, other >= 0)
+        tensors, found["input_tensor"] = np.unique(costs.input_tensor[place], return_inverse=True)
+        rows, place = _picked(costs.reader_rows, tensors)
+        reader = local[costs.reader[place]]
+        found["reader_rows"], found["reader"] = _filtered(rows, reader, reader >= 0)
         if back:
             found |= {name: found[turned] for name, turned in _TURNED.items()}
         held = int(profile.held[last if back else first])

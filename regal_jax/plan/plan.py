@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-__all__ = ["Plan", "PlanStatus", "without_proof"]
+__all__ = ["Plan", "PlanStatus", "json_values", "proof_of", "without_proof"]
 
 _MAX_BYTES: Final = 2**31
 """Largest file that `Plan.load` reads. The plan of a graph of a million ops takes less."""
@@ -142,7 +142,7 @@ class Plan:
             transfer_bytes=int(graph.tensor_bytes[moved].sum()),
             one_device_makespan=_one_device_makespan(graph, cluster),
             lower_bound=lower_bound(graph, cluster, objective),
-            provenance=_json_values(dict(provenance or {}), "provenance"),
+            provenance=json_values(dict(provenance or {}), "provenance"),
             impossible=why_impossible(graph, cluster) if overflows else "",
         )
 
@@ -386,7 +386,16 @@ def proof_of(plan: Plan) -> dict[str, Any]:
     return {name: said[name] for name in _PROOF if name in said and said.get("status") == "optimal"}
 
 
-def _json_values(value: Any, where: str) -> Any:
+def json_values(value: Any, where: str) -> Any:
+    """``value`` as it is when it has been read from a file: of lists, numbers, texts and ``None`` alone.
+
+    Args:
+      value: The value; numbers that are not finite become ``None``.
+      where: What it is called in messages.
+
+    Raises:
+      PlanError: It has no place in JSON.
+    """
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if value is None or isinstance(value, bool | int):
@@ -396,7 +405,7 @@ def _json_values(value: Any, where: str) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, list | tuple):
-        return [_json_values(v, f"{where}[{i}]") for i, v in enumerate(value)]
+        return [json_values(v, f"{where}[{i}]") for i, v in enumerate(value)]
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {str(key): _json_values(v, f"{where}.{key}") for key, v in value.items()}
+        return {str(key): json_values(v, f"{where}.{key}") for key, v in value.items()}
     raise PlanError(f"{where} is of type {type(value).__name__}; use texts, numbers, lists and dicts of them")

@@ -5,11 +5,15 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from regal_jax.errors import FormatError
 from regal_jax.storage.paths import path_text
 
-__all__ = ["naming", "replacing", "write_atomically", "writing"]
+__all__ = ["naming", "replacing", "try_to_write", "write_atomically", "writing"]
+
+_LONGEST: Final = 100
+"""Bytes of a file's name in that of the temporary file: systems limit names to 255 bytes, or fewer."""
 
 
 @contextlib.contextmanager
@@ -54,13 +58,33 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         yield Path(path)
         return
     target = Path(os.path.realpath(path))
-    # Other processes and threads may replace the same file at the same time.
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.{threading.get_ident()}.tmp")
+    temporary = _beside(target)
     try:
         yield temporary
         temporary.replace(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def try_to_write(path: Path) -> None:
+    """Makes and removes a file beside ``path``: permissions do not tell what a file system allows.
+
+    Raises:
+      OSError: No such file can be made, or none can be called ``path``.
+    """
+    with contextlib.suppress(FileNotFoundError):
+        path.lstat()
+    temporary = _beside(path)
+    try:
+        temporary.touch()
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _beside(target: Path) -> Path:
+    """A name for a temporary file beside ``target``, which other processes and threads do not use."""
+    name = target.name.encode(errors="surrogateescape")[:_LONGEST].decode(errors="ignore")
+    return target.with_name(f".{name}.{os.getpid()}.{threading.get_ident()}.tmp")
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes) -> None:

@@ -7,11 +7,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from regal_jax.checks import shown
 from regal_jax.encoding import Proposal, genes_to_keys
 from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HEURISTICS, Work, counting
 from regal_jax.plan import Objective, Plan, decode_order, decode_placement, proof_of
+from regal_jax.plan.plan import json_values
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.versions import package_versions
 from regal_jax.search import SearchResult, Status
@@ -123,7 +125,7 @@ def finished_plan(
         "stopped": _stopped(status, best),
         **took,
         **told,
-        "config": dataclasses.asdict(solver.config),
+        "config": _settings_of(solver.config),
         **_parts(settings, cluster.num_devices, turns),
         "history": _joined([turn.history for turn in turns]) if turns else _at_once(best),
         **proven(known),
@@ -261,7 +263,21 @@ def _parts(settings: Settings, num_devices: int, turns: Sequence[Turn]) -> dict[
 
 
 def _part(share: float, config: Any) -> dict[str, Any]:
-    return {"share": round(share, 6), type(config).__name__: dataclasses.asdict(config)}
+    return {"share": round(share, 6), type(config).__name__: _settings_of(config)}
+
+
+def _settings_of(value: Any) -> Any:
+    """Settings as the values of a file. What has no place in one, as in a user's solver, is a text."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _settings_of(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(name): _settings_of(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_settings_of(each) for each in value]
+    try:
+        return json_values(value, "config")
+    except PlanError:
+        return shown(value)
 
 
 def _history(batch: Batch, row: int, result: SearchResult, settings: Settings) -> dict[str, list[Any]]:
