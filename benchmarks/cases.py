@@ -255,8 +255,8 @@ def _on_the_host(full: bool) -> list[Benchmark]:
                 fields = {"family": family, "ops": n, "devices": d, **links}
                 summary = f"{n} ops, {d} devices, pcie4x16"
                 found.append(_variants(f"searches/{short}-{n}-d{d}", summary, "method", makespan, **fields))
-    fields = {"ops": 100, "transfer": "free"}
-    found.append(_variants("searches/er-100-free", "100 ops, free", "method", makespan, **fields))
+    fields = {"family": "layered", "ops": 400, "transfer": "free"}
+    found.append(_variants("searches/layered-400-free", "400 ops, free", "method", makespan, **fields))
     methods = ("brkga", "peak-search", "auto")
     found.append(
         _variants("searches/er-100-peak", "100 ops, peak memory", "method", methods, ops=100, **peak)
