@@ -1,7 +1,7 @@
 """Whole calls of `regal_jax.optimize_many` with a named method."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from benchmarks.cases import GraphCase
@@ -14,9 +14,7 @@ from regal_jax.solvers.registry import solver
 
 __all__ = ["METHODS", "search"]
 
-METHODS: Final[Mapping[str, Callable[[], Solver]]] = {
-    "list-search without insertion": lambda: ListSearch(insert_after=MOST_COUNT)
-}
+METHODS: Final[Mapping[str, Solver]] = {"list-search without insertion": ListSearch(insert_after=MOST_COUNT)}
 """Methods that are not in the registry of solvers."""
 
 
@@ -28,8 +26,7 @@ def search(case: GraphCase, label: str = "search") -> Contender:
       label: Label of the contender.
     """
     graphs, cluster = case.make_graphs(), case.cluster()
-    make = METHODS.get(case.method)
-    method = solver(case.method) if make is None else make()
+    method = solver(METHODS.get(case.method, case.method))
 
     def run() -> Outcome:
         began = time.perf_counter()
