@@ -1,7 +1,7 @@
 """Checks that a value is a whole number, or a number, in a range.
 
-All numeric arguments and settings are checked here. `True` and `False` are not numbers. NumPy's numbers are,
-and the functions convert them to plain Python numbers.
+All numeric arguments and settings are checked here, and settings that are true or false. `True` and `False`
+are not numbers. NumPy's numbers are, and the functions convert them to plain Python numbers.
 """
 
 import math
@@ -19,6 +19,7 @@ __all__ = [
     "check_setting",
     "check_whole",
     "counted",
+    "flag",
     "is_list",
     "is_number",
     "known_name",
@@ -80,6 +81,16 @@ def check_kind(what: str, value: Any, kind: type) -> None:
     if not isinstance(value, kind):
         article = "an" if kind.__name__[0] in "AEIOU" else "a"
         raise ConfigError(f"{what}: give {article} {kind.__name__}, got {type(value).__name__}")
+
+
+def flag(owner: str, field: str, value: Any) -> None:
+    """Checks that a value is true or false.
+
+    Raises:
+      ConfigError: It is neither.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"{owner}: {field} is {value!r}; give true or false")
 
 
 def is_number(value: Any) -> bool:

@@ -196,10 +196,84 @@ def _compare_loops(graph: ComputationGraph, cluster: Cluster, rng: np.random.Gen
         found = plain.refine(start, tries)
         assert compiled.refine(start, tries).tolist() == found.tolist()
         if graph.num_ops:
-            state = as_items(make_state(start[order], cluster.num_devices, graph.num_tensors))
-            refine(as_items(compiled._layout), state, tries, (4, 12, 48), 1e-9)
+            begun = start[order], np.arange(graph.num_ops), cluster.num_devices, graph.num_tensors
+            state = as_items(make_state(*begun))
+            refine(as_items(compiled._layout), state, tries, (4, 12, 48), 0, 1e-9)
             assert state.found == found[order].tolist()
+            assert state.found_order == list(range(graph.num_ops))
     assert compiled.looked == plain.looked
+
+
+@given(instance=instances(max_ops=12), seed=seeds)
+def test_descents_end_in_schedules_that_may_be_and_are_no_worse(
+    instance: tuple[ComputationGraph, Cluster], seed: int
+) -> None:
+    """Orders respect all edges, and the peaks are those of the exact replay."""
+    graph, cluster = instance
+    order, given = lpmf_order(graph), random_order(graph, seed=seed % 7)
+    balance = PeakBalance(graph, cluster, order)
+    cut = balance.cut(np.random.default_rng(seed).random(graph.num_ops))
+    found = balance.descend(cut, given, 60)
+    assert found.peaks.tolist() == _peaks(graph, cluster, found.placement, found.order).tolist()
+    assert found.peaks.max() <= _peaks(graph, cluster, cut, given).max()
+    assert allowed_matrix(graph, cluster)[np.arange(graph.num_ops), found.placement].all()
+    assert (found.placement == found.placement[graph.colocation_leader]).all()
+    kept = balance.descend(cut, given, 60, reorder=False)
+    assert (kept.order == given).all()
+    assert kept.peaks.tolist() == _peaks(graph, cluster, kept.placement, given).tolist()
+    none = balance.descend(cut, given, 0)
+    assert (none.placement == cut).all()
+    assert (none.order == given).all()
+
+
+@given(instance=instances(max_ops=14), seed=seeds)
+def test_descents_in_python_are_those_of_compiled_loops(
+    instance: tuple[ComputationGraph, Cluster], seed: int
+) -> None:
+    pytest.importorskip("numba")
+    graph, cluster = instance
+    if not graph.num_ops:
+        return
+    start = np.random.default_rng(seed).integers(cluster.num_devices, size=graph.num_ops)
+    order, given = lpmf_order(graph), random_order(graph, seed=seed % 7)
+    balance = PeakBalance(graph, cluster, order)
+    compiled = balance.descend(balance.allow(start), given, 60)
+    place = np.argsort(order)
+    state = as_items(
+        make_state(balance.allow(start)[order], place[given], cluster.num_devices, graph.num_tensors)
+    )
+    refine(as_items(balance._layout), state, 60, (1,) * 4, 2, 1e-9)
+    assert state.found == compiled.placement[order].tolist()
+    assert order[state.found_order].tolist() == compiled.order.tolist()
+    assert state.peaks == compiled.peaks.tolist()
+
+
+def test_a_descent_moves_readers_before_the_peak_and_producers_behind_it() -> None:
+    """On one device only the order is left, and three large tensors need not be in memory at once."""
+    builder = GraphBuilder("order")
+    builder.add_op("in", runtime=1, outputs=[1])
+    for k in range(3):
+        builder.add_op(f"big{k}", runtime=1, outputs=[100], inputs=["in"])
+        builder.add_op(f"small{k}", runtime=1, outputs=[1], inputs=[f"big{k}"])
+    builder.add_op("out", runtime=1, outputs=[1], inputs=[f"small{k}" for k in range(3)])
+    graph, cluster = builder.build(), Cluster.uniform(1, transfer="blocking")
+    names = ["in", "big0", "big1", "big2", "small0", "small1", "small2", "out"]
+    order, zero = np.array([graph.op_index[name] for name in names]), np.zeros(graph.num_ops, np.int64)
+    balance = PeakBalance(graph, cluster, order)
+    assert balance.peaks(zero).max() == 301
+    found = balance.descend(zero, order, 100)
+    best = min(
+        _peaks(graph, cluster, zero, np.array(each)).max()
+        for each in itertools.permutations(range(graph.num_ops))
+        if _respects(graph, each)
+    )
+    assert found.peaks.max() == best < 110
+    assert balance.descend(zero, order, 100, reorder=False).peaks.max() == 301
+
+
+def _respects(graph: ComputationGraph, order: tuple[int, ...]) -> bool:
+    place = np.argsort(order)
+    return bool((place[graph.edge_producer] < place[graph.edge_op]).all())
 
 
 def test_the_least_balance_is_found_once_and_counted_each_time() -> None:

@@ -1,20 +1,24 @@
-"""Search among placements of small peaks: exact, within its budget, and better than what it begins with."""
+"""Search among placements and orders of small peaks: exact, within its budget, better than its beginning."""
 
+import itertools
 import math
 import signal
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import instances, random_graph
 
-from regal_jax import Cluster, GraphBuilder, optimize, optimize_many
-from regal_jax.datasets import generate, load_sample
+from regal_jax import Cluster, GraphBuilder, from_jax, optimize, optimize_many
+from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
-from regal_jax.graph import ComputationGraph
+from regal_jax.graph import ComputationGraph, op_classes
 from regal_jax.heuristics import PeakSearchConfig, PeakSearchRun, heuristic_plans
 from regal_jax.heuristics.brute_force import brute_force
+from regal_jax.heuristics.peaks import Descent, PeakBalance
 from regal_jax.plan import Objective
 
 TWO = Cluster.uniform(2, transfer="blocking")
@@ -54,7 +58,7 @@ def test_what_it_says_is_what_the_replay_says(
 
 def test_it_goes_on_where_it_was_and_never_back() -> None:
     graph = generate("layered", 60, 0)
-    once, twice = (PeakSearchRun(graph, TWO, 7) for _ in range(2))
+    once, twice = PeakSearchRun(graph, TWO, 7), PeakSearchRun(graph, TWO, 7)
     once.run(2000)
     peaks = []
     while twice.evaluations < once.evaluations:
@@ -80,7 +84,7 @@ def test_it_finds_what_the_heuristics_do_not() -> None:
     gains = []
     for graph in graphs:
         known = sorted(heuristic_plans(graph, TWO, PEAK), key=lambda plan: plan.sort_key)
-        search = PeakSearchRun(graph, TWO, 0, starts=[plan.placement for plan in known[:4]])
+        search = PeakSearchRun(graph, TWO, 0, starts=known[:4])
         search.run(5000)
         gains.append(min(search.best / known[0].objective_value, 1))
     assert np.mean(gains) < 0.99
@@ -118,6 +122,7 @@ def test_groups_stay_together_and_where_they_may() -> None:
         ({"blocks": 3}, "blocks is 3; give a sequence"),
         ({"blocks": "4"}, "blocks is '4'; give a sequence"),
         ({"blocks": None}, "blocks is None; give a sequence"),
+        ({"reorder": 1}, "reorder is 1; give true or false"),
     ],
 )
 def test_impossible_settings(value: dict[str, object], message: str) -> None:
@@ -131,17 +136,74 @@ def test_impossible_shares(share: object) -> None:
         PeakSearchConfig(class_share=share)  # pyright: ignore[reportArgumentType]
 
 
-def test_repeated_layers_take_fewer_evaluations() -> None:
-    name = "VideoPrism_12.forward"
-    graph = next(graph for _, graph in load_sample("train") if graph.name == name)
+@pytest.mark.parametrize("share", [0.0, 1.0])
+def test_a_perturbation_changes_whole_classes(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four equal layers: an op is changed with those like it, or alone."""
+    builder = GraphBuilder("layers")
+    for layer in range(4):
+        before = [f"wide{layer - 1}"] if layer else []
+        builder.add_op(f"narrow{layer}", runtime=1.0, outputs=[10], inputs=before)
+        builder.add_op(f"wide{layer}", runtime=1.0, outputs=[50], inputs=[f"narrow{layer}"])
+    graph = builder.build()
+    search = PeakSearchRun(graph, TWO, 0, PeakSearchConfig(blocks=(1000,), class_share=share))
+    search.run(100)
+    changed: list[int] = []
+
+    def descend(balance: PeakBalance, placement: np.ndarray, order: np.ndarray, *_: object, **__: object):
+        changed.append(int((placement != start).sum()))
+        balance.looked += 1
+        return Descent(start, order, balance.peaks(start))
+
+    monkeypatch.setattr(PeakBalance, "descend", descend)
+    plan = search.plan()
+    assert plan is not None
+    start = plan.placement
+    search.run(2000)
+    assert max(changed) == (1 if share == 0 else np.bincount(op_classes(graph).of).max()) != 2
+    assert len(changed) > 10
+
+
+def test_gradients_have_lower_peaks_if_ops_move_in_the_order() -> None:
+    """A convolutional network, whose gradients free what the forward pass has left for them."""
+    widths = (64, 128, 256, 256, 512, 512, 512, 512)
+
+    def loss(layers: list[tuple[jax.Array, jax.Array]], x: jax.Array) -> jax.Array:
+        for k, (kernel, bias) in enumerate(layers):
+            x = jax.nn.relu(jax.lax.conv(x, kernel, (1, 1), "SAME") + bias[None, :, None, None])
+            if k in (0, 1, 3, 5, 7):
+                x = jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+        return x.sum()
+
+    shape = jax.ShapeDtypeStruct
+    layers = [
+        (shape((b, a, 3, 3), jnp.float32), shape((b,), jnp.float32))
+        for a, b in itertools.pairwise((3, *widths))
+    ]
+    graph = from_jax(jax.grad(loss), layers, shape((4, 3, 128, 128), jnp.float32), resident_argnums=0)
     best = []
-    for share in (0.0, 0.5):
-        config = PeakSearchConfig(class_share=share)
-        runs = [PeakSearchRun(graph, Cluster.uniform(4), seed, config) for seed in range(3)]
+    for reorder in (False, True):
+        runs = [PeakSearchRun(graph, TWO, seed, PeakSearchConfig(reorder=reorder)) for seed in range(3)]
         for run in runs:
-            run.run(2000)
+            run.run(3000)
+            plan = run.plan()
+            assert plan is not None
+            plan.verify(graph)
+            assert max(plan.peak_memory) == run.best
         best.append([run.best for run in runs])
-    assert np.log(np.array(best[1]) / best[0]).mean() < -0.01
+    assert np.log(np.array(best[1]) / best[0]).mean() < -0.05
+
+
+def test_it_begins_with_the_orders_of_plans() -> None:
+    """What a longer search has found in its own order, with little to find it again."""
+    graph = generate("layered", 80, 3)
+    long = PeakSearchRun(graph, TWO, 0)
+    long.run(5000)
+    plan = long.plan()
+    assert plan is not None
+    short = PeakSearchRun(graph, TWO, 1, starts=[plan])
+    short.run(6)
+    assert short.best == long.best
+    assert short.evaluations == 5
 
 
 class TestTheMethod:

@@ -11,12 +11,11 @@ import numpy as np
 
 from regal_jax.api import optimize_many
 from regal_jax.api.remote import plan_remotely
-from regal_jax.checks import check_kind, check_whole
+from regal_jax.checks import check_kind, check_whole, flag
 from regal_jax.engines import Engine
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan
-from regal_jax.policies.checks import flag
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.search.config import MAX_EVALUATIONS
 from regal_jax.solvers import Solver

@@ -3,9 +3,8 @@
 import dataclasses
 from typing import Final
 
-from regal_jax.checks import check_number, check_setting
+from regal_jax.checks import check_number, check_setting, flag
 from regal_jax.ordering.config import TopoformerConfig
-from regal_jax.policies.checks import flag
 
 __all__ = ["STATE_FEATURES", "GflownetConfig"]
 

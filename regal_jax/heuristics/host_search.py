@@ -29,7 +29,7 @@ class HostSearch(abc.ABC):
     """
 
     def __init__(self, graph: ComputationGraph, cluster: Cluster, seed: int | Sequence[int]) -> None:
-        self.evaluations = 0
+        self.evaluations: int = 0
         self.history: list[tuple[int, float | None]] = []
         self.graph, self.cluster = graph, cluster
         self.random = np.random.default_rng(seed)

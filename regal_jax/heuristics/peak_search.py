@@ -1,4 +1,4 @@
-"""Iterated local search for placements with small peaks of memory."""
+"""Iterated local search for placements and orders with small peaks of memory."""
 
 import dataclasses
 import math
@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from regal_jax.checks import check_setting, real, shown, whole
+from regal_jax.checks import check_setting, flag, real, shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, op_classes
 from regal_jax.heuristics.host_search import MOST_COUNT, HostSearch
 from regal_jax.heuristics.numbering import neutral_numbers
 from regal_jax.heuristics.orders import given_order
-from regal_jax.heuristics.peaks import MOST_OVER, PeakBalance, least_peak_balance
+from regal_jax.heuristics.peaks import MOST_OVER, Descent, PeakBalance, least_peak_balance
 from regal_jax.heuristics.work import note
 from regal_jax.plan import Objective, Plan, insert_transfers
 from regal_jax.runtime.interrupts import check_interrupt
@@ -22,12 +22,13 @@ __all__ = ["PeakSearchConfig", "PeakSearchRun"]
 
 @dataclasses.dataclass(frozen=True)
 class PeakSearchConfig:
-    """How `PeakSearchRun` perturbs a placement.
+    """How `PeakSearchRun` perturbs a placement and lowers the peaks again.
 
     The defaults were chosen on training and validation graphs, see docs/ablations/host_searches.md.
 
     Attributes:
       tries: Moves to evaluate after each perturbation.
+      reorder: Whether moves also change the order of the ops.
       blocks: Each perturbation draws one of these numbers and changes a block of consecutive ops of the
         order. The block has at most ``2 / number`` of all ops, and half as many on average.
       class_share: Probability that a perturbation also changes all ops that are like one of the block
@@ -37,7 +38,8 @@ class PeakSearchConfig:
       ConfigError: A value is out of range.
     """
 
-    tries: int = 40
+    tries: int = 80
+    reorder: bool = True
     blocks: tuple[int, ...] = (4, 16, 64)
     class_share: float = 0.5
 
@@ -60,17 +62,18 @@ class PeakSearchConfig:
         if share is None:
             raise ConfigError(f"{owner}: class_share is {shown(self.class_share)}; give a number from 0 to 1")
         object.__setattr__(self, "class_share", share)
+        flag(owner, "reorder", self.reorder)
 
 
 class PeakSearchRun(HostSearch):
-    """Iterated local search for the peak of memory, by placements for one order of ops.
+    """Iterated local search for the peak of memory, among placements and orders of the ops.
 
     A perturbation puts all ops of a random block of the order on one device, or rotates their devices. It may
-    do the same with all ops that are like these, as those of repeated layers are. `PeakBalance.refine` then
-    lowers the peaks by single moves. The result is kept if it is no worse. Each placement whose peaks are
-    summed up is one evaluation. Sums are exact for transfers just before their first readers, and `plan` has
-    been replayed. Evaluations by `least_peak_balance`, which runs first, are not counted, nor are those of
-    heuristics.
+    do the same with all ops that are like these, as those of repeated layers are. `PeakBalance.descend` then
+    lowers the peaks by single moves, of ops to other devices and in the order. The result is kept if it is no
+    worse. Each placement, or order, whose peaks are summed up is one evaluation. Sums are exact for transfers
+    just before their first readers, and `plan` has been replayed. Evaluations by `least_peak_balance`, which
+    runs first, are not counted, nor are those of heuristics.
 
     References:
       Lourenço, Martin and Stützle 2003, "Iterated local search", Handbook of Metaheuristics, chapter 11.
@@ -82,7 +85,7 @@ class PeakSearchRun(HostSearch):
         cluster: Cluster,
         seed: int | Sequence[int],
         config: PeakSearchConfig | None = None,
-        starts: Sequence[np.ndarray] = (),
+        starts: Sequence[Plan] = (),
     ) -> None:
         """Prepares the search without evaluating anything.
 
@@ -91,7 +94,8 @@ class PeakSearchRun(HostSearch):
           cluster: The cluster.
           seed: As `numpy.random.default_rng` takes it.
           config: ``None`` for the defaults.
-          starts: Placements ``[N]`` to begin with, if they are better than those of the search.
+          starts: Plans whose placements, each with its own order and with those of the search, are begun
+            with if they are better than those of the search.
 
         Raises:
           ConfigError: The cluster has a single device, so there is nothing to choose.
@@ -104,7 +108,7 @@ class PeakSearchRun(HostSearch):
         self._starts = list(starts)
         self._class = op_classes(graph).of
         self._balance: PeakBalance | None = None
-        self._placement = np.zeros(0, np.int64)
+        self._placement = self._order = np.zeros(0, np.int64)
 
     def run(self, evaluations: int, ends: Callable[[], bool] | None = None, goal: float = -math.inf) -> None:
         """Evaluates more placements.
@@ -115,7 +119,8 @@ class PeakSearchRun(HostSearch):
           goal: The run ends at a placement that fits the memory and whose largest peak is no larger.
         """
         last = self.evaluations + evaluations
-        if self._balance is None and evaluations > 2 * (len(self._starts) + 1):
+        # Each placement with the two orders of the search, and that of a plan with its own.
+        if self._balance is None and evaluations > 2 + 3 * len(self._starts):
             self._start()
         # The evaluations of the moves after a perturbation, and that of its result.
         while self._balance is not None and self.evaluations + self._config.tries + MOST_OVER <= last:
@@ -133,7 +138,7 @@ class PeakSearchRun(HostSearch):
             graph,
             cluster,
             self._placement,
-            insert_transfers(graph, cluster, self._placement, self._balance.order),
+            insert_transfers(graph, cluster, self._placement, self._order),
             objective=Objective.PEAK_MEMORY,
             provenance={"method": "peak-search", "placements": self.evaluations, "transfers": "late"},
         )
@@ -142,16 +147,26 @@ class PeakSearchRun(HostSearch):
         """The best initial placement, and the order of ops for which it is best."""
         graph, cluster = self.graph, self.cluster
         least, placement = least_peak_balance(graph, cluster, neutral_numbers(graph, cluster))
-        for balance in (least, PeakBalance(graph, cluster, given_order(graph))):
-            for start in (placement, *self._starts):
-                self._judge(balance, start)
+        given = [plan.placement for plan in self._starts]
+        pairs = [
+            (balance, start)
+            for balance in (least, PeakBalance(graph, cluster, given_order(graph)))
+            for start in (placement, *given)
+        ]
+        for plan in self._starts:
+            events = plan.event_ids(graph)
+            own = PeakBalance(graph, cluster, events[events < graph.num_ops])
+            pairs.append((own, plan.placement))
+        for balance, start in pairs:
+            if self._judge(Descent(start, balance.order, balance.peaks(start))):
+                self._balance = balance
 
     def _step(self, balance: PeakBalance) -> None:
         n, d, random = len(self._placement), self.cluster.num_devices, self.random
         share = 2 * random.random() / int(random.choice(self._config.blocks))
         length = int(np.clip(share * n, 1, n))
         first = int(random.integers(n - length + 1))
-        hit = balance.order[first : first + length]
+        hit = self._order[first : first + length]
         if random.random() < self._config.class_share:
             hit = np.flatnonzero(np.isin(self._class, self._class[hit]))
         placement = self._placement.copy()
@@ -159,17 +174,19 @@ class PeakSearchRun(HostSearch):
             placement[hit] = random.integers(d)
         else:
             placement[hit] = (placement[hit] + random.integers(1, d)) % d
-        looked = balance.looked
-        placement = balance.refine(balance.allow(placement), self._config.tries)
-        self.evaluations += balance.looked - looked
-        note(placements=looked - balance.looked)  # From here on these placements count as evaluations.
-        self._judge(balance, placement)
+        looked, config = balance.looked, self._config
+        found = balance.descend(balance.allow(placement), self._order, config.tries, reorder=config.reorder)
+        # The initial placement is counted with the result.
+        self.evaluations += balance.looked - looked - 1
+        note(placements=looked - balance.looked + 1)  # From here on these placements count as evaluations.
+        self._judge(found)
 
-    def _judge(self, balance: PeakBalance, placement: np.ndarray) -> None:
-        """Keeps the placement if it is no worse."""
-        peaks = balance.peaks(placement)
+    def _judge(self, found: Descent) -> bool:
+        """Keeps the result if it is no worse; returns whether it does."""
         self.evaluations += 1
         note(placements=-1)
-        value = self.value(peaks, peaks.max())
-        if self.improves(value) or value == self._least:
-            self._balance, self._placement = balance, placement
+        value = self.value(found.peaks, found.peaks.max())
+        kept = self.improves(value) or value == self._least
+        if kept:
+            self._placement, self._order = found.placement, found.order
+        return kept

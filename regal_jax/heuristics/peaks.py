@@ -2,26 +2,31 @@
 
 import functools
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, once_a_pair
 from regal_jax.graph.topology import rows
+from regal_jax.heuristics import peaks_kernel
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.orders import dfs, lpmf
 from regal_jax.heuristics.peaks_arrays import Held, Part, norm_of, ranges, sums
+from regal_jax.heuristics.peaks_kernel import Layout, make_state, refine
 from regal_jax.heuristics.work import note, uncounted
 from regal_jax.heuristics.xla import post_order
-from regal_jax.runtime.compiling import is_loaded, loops, usable
+from regal_jax.runtime.compiling import for_loops, is_loaded, loops, usable
 from regal_jax.runtime.interrupts import check_interrupt
 
-__all__ = ["MOST_OVER", "PeakBalance", "least_peak_balance"]
+__all__ = ["MOST_OVER", "Descent", "PeakBalance", "least_peak_balance"]
 
 _WIDTHS: Final = (4, 12, 48)
 """Numbers of moves to try in a step: the later ones only if none of the earlier moves lowers the norm."""
-MOST_OVER: Final = sum(_WIDTHS)
-"""A refinement exceeds its number of placements by less than this."""
+_ONE_BY_ONE: Final = (1,) * 3
+_REORDERED: Final = 2
+"""In a descent: numbers of moves to other devices in a step, as in `_WIDTHS`, and in the order with each."""
+MOST_OVER: Final = sum(width + _REORDERED + 1 for width in _ONE_BY_ONE)
+"""A descent exceeds its number of placements and orders by less than this."""
 _LEAST_GAIN: Final = 1e-9
 _BLOCKS: Final = (4, 16, 64)
 """Numbers of blocks to try, since the best one depends on the graph; single ops are tried as well."""
@@ -35,9 +40,21 @@ def _kernel() -> ModuleType | None:
     """The compiled loops if Numba is installed; otherwise NumPy gives the same results, bit for bit."""
     if not usable():
         return None
-    from regal_jax.heuristics import peaks_kernel
-
     return peaks_kernel
+
+
+class Descent(NamedTuple):
+    """A placement and an order of ops, and their peaks.
+
+    Attributes:
+      placement: ``[N]`` int64.
+      order: ``[N]`` int64 op indices.
+      peaks: ``[D]`` float64 bytes, those of the exact replay.
+    """
+
+    placement: np.ndarray
+    order: np.ndarray
+    peaks: np.ndarray
 
 
 class PeakBalance:
@@ -135,12 +152,41 @@ class PeakBalance:
         """
         place = placement[self.order].astype(np.int64)
         if self._kernel is not None and len(place):
-            found, left, _ = self._refined(self._kernel, place, tries)
+            state, left = self._refined(self._kernel, place, tries)
+            found = state.found
         else:
             found, left = self._refine(place, tries)
         self.looked += tries - left
         note(placements=tries - left)
         return found[self._position]
+
+    def descend(
+        self, placement: np.ndarray, order: np.ndarray, tries: int, *, reorder: bool = True
+    ) -> Descent:
+        """Moves single ops to other devices and places in the order, while the peaks become lower.
+
+        Each step considers the highest peak and what is held there, in the order of its bytes. An op is tried
+        on the device that holds least at that time. A tensor is tried with its readers before the peak, and
+        with its producer behind it; the ops between which these need, or which need them, move along. A step
+        takes the best of a few moves, and the first few after which nothing is lower end the descent.
+
+        Args:
+          placement: ``[N]``, the initial placement.
+          order: ``[N]`` op indices, the initial order, respecting every edge.
+          tries: Approximate number of placements and orders to evaluate.
+          reorder: Whether ops also move in the order.
+        """
+        n, d = len(self.order), self._devices
+        if n == 0:
+            return Descent(placement, order, np.zeros(d))
+        state = for_loops(make_state(placement[self.order], self._position[order], d, len(self._size)))
+        moves = _REORDERED if reorder else 0
+        left = loops(refine)(self._loop_layout, state, tries, _ONE_BY_ONE, moves, _LEAST_GAIN)
+        looked = 1 + tries - left
+        self.looked += looked
+        note(placements=looked)
+        found, found_order = np.asarray(state.found), np.asarray(state.found_order)
+        return Descent(found[self._position], self.order[found_order], np.asarray(state.peaks))
 
     def allow(self, placement: np.ndarray) -> np.ndarray:
         """``[N]`` int64: a colocation group goes to the device of its first op, or else the first allowed."""
@@ -174,11 +220,10 @@ class PeakBalance:
         placement = self.refine(placement, tries)
         return float(self.peaks(placement).max()), placement
 
-    def _refined(self, kernel: Any, place: np.ndarray, tries: int) -> tuple[np.ndarray, int, np.ndarray]:
-        """The placement that compiled loops refine, the tries that are left, and the bytes held."""
-        state = kernel.make_state(place, self._devices, len(self._size))
-        left = loops(kernel.refine)(self._layout, state, tries, _WIDTHS, _LEAST_GAIN)
-        return state.found, left, state.held
+    def _refined(self, kernel: Any, place: np.ndarray, tries: int) -> tuple[Any, int]:
+        """The state in which compiled loops end, and the tries that are left."""
+        state = kernel.make_state(place, np.arange(len(place)), self._devices, len(self._size))
+        return state, loops(kernel.refine)(self._layout, state, tries, _WIDTHS, 0, _LEAST_GAIN)
 
     def _refine(self, place: np.ndarray, tries: int) -> tuple[np.ndarray, int]:
         """`refine` without Numba, by places in the order; returns the number of tries that are left, too."""
@@ -207,10 +252,12 @@ class PeakBalance:
         return found, tries
 
     @functools.cached_property
-    def _layout(self) -> Any:
-        """The arrays of the kernel, which is compiled for writable ones."""
-        from regal_jax.heuristics.peaks_kernel import Layout
+    def _loop_layout(self) -> Any:
+        return for_loops(self._layout)
 
+    @functools.cached_property
+    def _layout(self) -> Layout:
+        """The arrays of the kernel, which is compiled for writable ones."""
         graph = self._graph
         made, read = np.diff(graph.output_offset)[self.order], np.diff(graph.inputs[0])[self.order]
         each = np.arange(len(self.order))
@@ -220,9 +267,13 @@ class PeakBalance:
             graph.inputs[1][ranges(graph.inputs[0], self.order)],
         ])  # fmt: skip
         touched_rows, touched = rows(op, tensor, len(self.order))
+        first = self._position[np.concatenate([graph.edge_producer, graph.control_source])]
+        second = self._position[np.concatenate([graph.edge_op, graph.control_target])]
+        before_rows, before = rows(second, first, len(self.order))
+        after_rows, after = rows(first, second, len(self.order))
         return Layout(
             begin=self._begin,
-            born=self._born,
+            resident=graph.tensor_resident.copy(),
             size=self._size,
             keep=self._keep.copy(),
             rows=graph.consumer_offset.copy(),
@@ -234,6 +285,10 @@ class PeakBalance:
             members=self._by_group,
             touched_rows=touched_rows,
             touched=touched,
+            before_rows=before_rows,
+            before=before,
+            after_rows=after_rows,
+            after=after,
         )
 
     def _highest(self, place: np.ndarray) -> np.ndarray:
@@ -243,7 +298,7 @@ class PeakBalance:
         kernel = self._kernel
         # A few passes over a small graph take less time than it takes to compile or load the loops.
         if kernel is not None and (is_loaded(kernel.refine) or len(place) * self._devices > _SMALL):
-            return self._refined(kernel, place, 0)[2].reshape(self._devices, -1).max(axis=1, initial=0)
+            return self._refined(kernel, place, 0)[0].peaks
         return self._held(place).bytes.max(axis=1, initial=0)
 
     def _try(self, place: np.ndarray, held: Held, scale: float, group: int, device: int) -> float:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from regal_jax.checks import check_kind, is_number, shown
+from regal_jax.checks import check_kind, flag, is_number, shown
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.even_split import even_split
@@ -23,7 +23,6 @@ from regal_jax.learning.settings import (
 )
 from regal_jax.plan import Objective
 from regal_jax.policies import PolicyConfig
-from regal_jax.policies.checks import flag
 from regal_jax.search import BrkgaConfig
 from regal_jax.solve import ENCODINGS
 

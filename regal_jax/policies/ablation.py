@@ -2,7 +2,8 @@
 
 import dataclasses
 
-from regal_jax.policies.checks import flag, names_of, numbers, one_of
+from regal_jax.checks import flag
+from regal_jax.policies.checks import names_of, numbers, one_of
 from regal_jax.policies.choices import FeatureSet, Placement, Transfers
 
 __all__ = ["Ablation"]

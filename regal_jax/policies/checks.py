@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from regal_jax.errors import ConfigError
 
-__all__ = ["flag", "names_of", "numbers", "one_of"]
+__all__ = ["names_of", "numbers", "one_of"]
 
 _Choice = TypeVar("_Choice", bound=enum.StrEnum)
 
@@ -24,16 +24,6 @@ def names_of(owner: str, field: str, values: Any, kind: type[_Choice]) -> tuple[
     if len(set(found)) < len(found):
         raise ConfigError(f"{owner}: {field} is {values!r}; give a list that names each once")
     return found
-
-
-def flag(owner: str, field: str, value: Any) -> None:
-    """Checks that a value is true or false.
-
-    Raises:
-      ConfigError: It is neither.
-    """
-    if not isinstance(value, bool):
-        raise ConfigError(f"{owner}: {field} is {value!r}; give true or false")
 
 
 def one_of(owner: str, field: str, value: Any, kind: type[_Choice]) -> _Choice:

@@ -5,12 +5,12 @@ import functools
 from collections.abc import Sequence
 from typing import Final
 
-from regal_jax.checks import check_setting
+from regal_jax.checks import check_setting, flag
 from regal_jax.errors import ConfigError
 from regal_jax.graph.cluster import MAX_DEVICES
 from regal_jax.plan import Objective
 from regal_jax.policies.ablation import Ablation
-from regal_jax.policies.checks import flag, names_of, numbers, one_of
+from regal_jax.policies.checks import names_of, numbers, one_of
 from regal_jax.policies.choices import Balance, Cut, FeatureSet, Network, Placement, Transfers
 from regal_jax.policies.priors import MAKERS, Maker
 from regal_jax.policies.spectral import COORDINATES

@@ -5,12 +5,11 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Any, ClassVar, Final
 
-from regal_jax.checks import check_kind, real, shown
+from regal_jax.checks import check_kind, flag, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import ListSearchConfig, PeakSearchConfig
 from regal_jax.plan import Objective, Plan
-from regal_jax.policies.checks import flag
 from regal_jax.runtime.compiling import usable
 from regal_jax.search import AnnealingConfig, BrkgaConfig
 from regal_jax.solve import Part

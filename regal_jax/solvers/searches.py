@@ -4,8 +4,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
-import numpy as np
-
 from regal_jax.heuristics import (
     HostSearch,
     ListSearchConfig,
@@ -187,7 +185,7 @@ class ListSearch(ListSearchConfig, HostSolver):
 
 @dataclasses.dataclass(frozen=True)
 class PeakSearch(PeakSearchConfig, HostSolver):
-    """Search among placements, for peak memory; the settings are those of `PeakSearchConfig`.
+    """Search among placements and orders, for peak memory; the settings are those of `PeakSearchConfig`.
 
     Raises:
       ConfigError: A value is out of range.
@@ -204,5 +202,5 @@ class PeakSearch(PeakSearchConfig, HostSolver):
 
     def begin(self, instance: Instance) -> HostSearch:
         """A `PeakSearchRun`."""
-        starts: list[np.ndarray] = [plan.placement for plan in instance.starts[:STARTS]]
+        starts = instance.starts[:STARTS]
         return PeakSearchRun(instance.graph, instance.cluster, instance.seed, self.config, starts)

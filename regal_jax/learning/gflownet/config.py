@@ -4,7 +4,7 @@ import dataclasses
 import enum
 from typing import Any, ClassVar
 
-from regal_jax.checks import real, shown, whole
+from regal_jax.checks import flag, real, shown, whole
 from regal_jax.datasets import FAMILIES
 from regal_jax.errors import ConfigError
 from regal_jax.gflownet import GflownetConfig
@@ -19,7 +19,6 @@ from regal_jax.learning.settings import (
     text_fields,
     whole_fields,
 )
-from regal_jax.policies.checks import flag
 
 __all__ = [
     "GflownetDataConfig",

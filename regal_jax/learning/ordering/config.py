@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar, Final
 
-from regal_jax.checks import shown, whole
+from regal_jax.checks import flag, shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.learning.settings import (
     MOST_RATE,
@@ -16,7 +16,6 @@ from regal_jax.learning.settings import (
     whole_fields,
 )
 from regal_jax.ordering import Decoder, TopoformerConfig
-from regal_jax.policies.checks import flag
 
 __all__ = ["OrderDataConfig", "OrderOptimizerConfig", "OrderTrainConfig"]
 
