@@ -15,6 +15,8 @@ from tqdm import tqdm
 from benchmarks.environment import environment
 from benchmarks.table import aligned
 from regal_jax.cli.arguments import count
+from regal_jax.datasets.corpus_files import CORPUS
+from regal_jax.datasets.manifest import MANIFEST
 from regal_jax.errors import ConfigError
 from regal_jax.examples import EXAMPLES, load_example
 from regal_jax.graph import Cluster, ComputationGraph
@@ -222,7 +224,9 @@ def _files(paths: Sequence[str]) -> list[str]:
     for path in paths:
         if pathlib.Path(path).is_dir():
             inside = [
-                str(p) for p in sorted(pathlib.Path(path).rglob("*")) if p.name.lower().endswith(suffixes)
+                str(p)
+                for p in sorted(pathlib.Path(path).rglob("*"))
+                if p.name.lower().endswith(suffixes) and p.name not in (CORPUS, MANIFEST)
             ]
             if not inside:
                 raise ConfigError(f"--graphs: no graph in {path!r}; names end with {', '.join(suffixes)}")

@@ -27,7 +27,8 @@ from benchmarks.results import Record, Results, load, save, speed_ratio
 from benchmarks.searches import search
 from benchmarks.throughput import check_implementation, solver
 from benchmarks.timing import Contender, Outcome, Series, Skipped, interleaved, looped
-from regal_jax import from_jax
+from regal_jax import from_jax, save_graph
+from regal_jax.datasets import generate
 from regal_jax.encoding import decode, genes_to_keys
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Cluster, GraphBuilder
@@ -549,6 +550,17 @@ def test_seconds_of_orders(capsys):
     assert 0 < inputs < seconds
     assert float(gap.rstrip("%")) >= 0  # Approximate DP is exact on so few ops.
     assert ratio > 0
+
+
+@pytest.mark.parametrize("document", ["corpus.json", "manifest.json"])
+def test_contraction_takes_the_folder_of_a_corpus_or_of_a_set(tmp_path, capsys, document):
+    folder = tmp_path / "corpus"
+    (folder / "graphs").mkdir(parents=True)
+    (folder / document).write_text('{"format": "regal_jax.other"}')
+    save_graph(generate("layered", 8, seed=0), folder / "graphs" / "one.json.gz")
+    arguments = ["contract", "--graphs", str(folder), "--objective", "peak-memory", "--evaluations", "150"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:3] == ["one", "peak-memory", "8"]
 
 
 def test_rank_correlation_is_spearmans():

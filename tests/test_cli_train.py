@@ -195,6 +195,14 @@ def test_what_cannot_be_trained_exits_2_with_one_line(document, arguments, said,
     assert not pathlib.Path("run/config.json").exists()
 
 
+@pytest.mark.parametrize("option", ["--distributed", "--tensorboard"])
+def test_an_insertion_policy_waits_for_no_other_process(option, monkeypatch, capsys):
+    pathlib.Path("there/run.toml").write_text('system = "insertion"')
+    monkeypatch.setattr("regal_jax.cli.train._result", lambda args: pytest.fail("joins other processes"))
+    assert run(option) == 2
+    assert "--distributed, --tensorboard: not for insertion policies; leave" in capsys.readouterr().err
+
+
 def test_the_file_of_the_network_that_ships_is_one():
     file = pathlib.Path(__file__).parents[1] / "regal_jax" / "ordering" / "trained" / "layered.toml"
     config = _config(file, [])

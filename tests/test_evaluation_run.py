@@ -106,6 +106,18 @@ def test_every_result_is_kept_once_and_is_the_methods(folder, tmp_path):
     assert {"limits.png", "entropy.png", "improvements.png", "quality.png", "seconds.png"} <= set(found.files)
 
 
+def test_pictures_of_an_earlier_report_go_unless_their_trainings_cannot_be_read(folder, tmp_path):
+    out = tmp_path / "out"
+    for limits in ((40, 80), ()):
+        settings = {**TWO, "limits": limits, "rounds": {"0": ("nowhere",)} if limits else {}}
+        run_evaluation(EvaluationConfig(**settings, methods=("brkga", "critical-path"), options=OPTIONS), out)
+        out.joinpath("rounds.png").write_bytes(b"")
+        files = report(out).files
+        assert ("limits.png" in files, (out / "limits.png").exists()) == (bool(limits), bool(limits))
+        assert ("rounds.png" in files, (out / "rounds.png").exists()) == (False, bool(limits))
+        assert all((out / name).exists() for name in files)
+
+
 def test_other_budgets_are_further_searches_of_every_search(folder, tmp_path):
     config = EvaluationConfig(
         **TWO, methods=("brkga", "critical-path", "local-search"), budgets=(40, 80, 160), seeds=(0, 1),

@@ -126,8 +126,12 @@ def test_paths_that_hold_no_graph(tmp_path):
     (tmp_path / "dir.json").mkdir()
     with pytest.raises(FormatError, match=r"dir\.json: is a directory"):
         load_graph(tmp_path / "dir.json")
-    with pytest.raises(FormatError, match=r"gone\.json: cannot be read: No such file"):
-        load_graph(tmp_path / "gone.json")
+    # What is no file is said first: the name of a folder, or of an example, tells no format.
+    with pytest.raises(FormatError, match=r": is a directory; give the path of a file"):
+        load_graph(tmp_path)
+    for name in ("gone.json", "gone"):
+        with pytest.raises(FormatError, match=rf"{name}: cannot be read: No such file"):
+            load_graph(tmp_path / name)
 
 
 def test_a_byte_order_mark_is_no_matter(tmp_path):
@@ -136,11 +140,11 @@ def test_a_byte_order_mark_is_no_matter(tmp_path):
 
 
 def test_unknown_suffix_lists_the_formats(tmp_path):
+    (tmp_path / "graph.txt").write_text(STG)
     with pytest.raises(FormatError, match=r"tells no format; use one of json .*cost-graph .*stg .*onnx"):
         load_graph(tmp_path / "graph.txt")
     with pytest.raises(FormatError, match="format 'dot' is unknown; use one of json"):
-        load_graph(tmp_path / "graph.json", "dot")
-    (tmp_path / "graph.txt").write_text(STG)
+        load_graph(tmp_path / "graph.txt", "dot")
     assert load_graph(tmp_path / "graph.txt", "stg", tensor_bytes=2).tensor_bytes.tolist() == [2] * 5
 
 

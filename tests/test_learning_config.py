@@ -226,6 +226,13 @@ def test_what_cannot_be_is_refused_by_name(section, values, said):
     assert "\n" not in str(error.value)
 
 
+def test_the_advice_for_one_action_per_graph_names_a_setting():
+    with pytest.raises(ConfigError, match=r'raise it, or set optimizer\.baseline = "learned"$'):
+        TrainConfig.from_document({"optimizer": {"samples": 1}})
+    learned = TrainConfig.from_document({"optimizer": {"samples": 1, "baseline": "learned"}})
+    assert learned.optimizer.baseline is Baseline.LEARNED
+
+
 def test_a_file_that_is_none(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read as TOML"):
         TrainConfig.load(tmp_path / "absent.toml")

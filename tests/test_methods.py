@@ -370,7 +370,8 @@ def test_tuned_settings_are_saved_and_used(graphs, tmp_path, tuned):
     bad.write_text(json.dumps({**json.loads(tuned.read_text()), "config": {"beauty": 1}}))
     with pytest.raises(FormatError, match="damaged settings"):
         TunedConfig.load(bad)
-    with pytest.raises(FormatError, match="no tuned settings"):
+    absent = r"absent\.json: no tuned settings there \(No such file or directory\); make .* 'regal-jax tune'$"
+    with pytest.raises(FormatError, match=absent):
         TunedConfig.load(tmp_path / "absent.json")
     with pytest.raises(FormatError, match=r"absent/tuned\.json: cannot be written: No such"):
         TunedConfig.load(tuned).save(tmp_path / "absent" / "tuned.json")

@@ -105,6 +105,8 @@ def add_train(subparsers: Subparsers) -> None:
 
 
 def _train(args: argparse.Namespace) -> int:
+    if args.distributed or args.tensorboard:
+        _refuse_insertion(pathlib.Path(args.config))
     try:
         with interruptible():
             result = _result(args)
@@ -119,6 +121,15 @@ def _train(args: argparse.Namespace) -> int:
     step = f"{_steps_of(result)[:-1]} {result.steps}"
     print(f"regal-jax train: stopped after {step}; the same command resumes there", file=sys.stderr)
     return INTERRUPTED
+
+
+def _refuse_insertion(path: pathlib.Path) -> None:
+    """Refuses, before any process waits for the others, to train an insertion policy with others."""
+    system = None
+    with contextlib.suppress(ConfigError, FormatError):  # Said later, in all processes.
+        system = read_toml(path).get("system")
+    if system == "insertion":
+        raise ConfigError("--distributed, --tensorboard: not for insertion policies; leave them out")
 
 
 def _end(error: Exception) -> NoReturn:
@@ -165,8 +176,6 @@ def _result(args: argparse.Namespace) -> "Result":
     if isinstance(config, GflownetTrainConfig):
         return train_gflownet(config, args.out, progress=progress, tensorboard=args.tensorboard)
     if isinstance(config, InsertionTrainConfig):
-        if args.distributed or args.tensorboard:
-            raise ConfigError("--distributed, --tensorboard: not for insertion policies; leave them out")
         return train_insertion(config, args.out, progress=progress)
     if not isinstance(config, TrainConfig):
         return train_orders(config, args.out, progress=progress, tensorboard=args.tensorboard)

@@ -7,6 +7,7 @@ import math
 import os
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import numpy as np
@@ -50,6 +51,22 @@ __all__ = ["Report", "report"]
 
 _PANELS: Final = 6
 
+_OF_TRAININGS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "rounds": ("rounds.png",),
+        "losses": ("losses.png", "losses.csv"),
+        "regimes": ("regimes.png", "regimes.csv"),
+    }
+)
+"""Setting that names trainings -> the files that are drawn from them."""
+
+_SOMETIMES: Final = frozenset(
+    {"graphs.csv", "contrasts.csv", "improvements.png", "limits.png", "entropy.png", "seconds.png"}
+    | {"quality.png", "targets.png", "temperatures.png", "temperatures.csv"}
+    | {name for names in _OF_TRAININGS.values() for name in names}
+)
+"""Files that only some reports have."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Report:
@@ -72,7 +89,8 @@ def report(out: str | os.PathLike[str]) -> Report:
     """Writes ``table.csv``, ``table.md``, ``graphs.csv``, ``contrasts.csv``, ``summary.json`` and pictures.
 
     The report covers the settings of the last run in that folder. If that run is unfinished, the report
-    covers the results so far. docs/evaluation.md defines each figure.
+    covers the results so far. Tables and pictures of an earlier report that this one lacks are deleted,
+    except those of trainings that it names and cannot read. docs/evaluation.md defines each figure.
 
     Args:
       out: Folder that `run_evaluation` wrote.
@@ -84,9 +102,13 @@ def report(out: str | os.PathLike[str]) -> Report:
     folder = folder_path(out)
     document, records = read_evaluation(folder), Records(folder)
     with _undamaged(folder):
-        if document["config"].get("suite") == "robust-scheduling":
-            return _robust(folder, document, records)
-        return _compared(folder, document, records)
+        settings = document["config"]
+        robust = settings.get("suite") == "robust-scheduling"
+        made = (_robust if robust else _compared)(folder, document, records)
+        named = {name for key, names in _OF_TRAININGS.items() if settings.get(key) for name in names}
+    for name in _SOMETIMES - named - set(made.files):
+        (folder / name).unlink(missing_ok=True)
+    return made
 
 
 @contextlib.contextmanager

@@ -45,6 +45,7 @@ DEFAULT_GRID: Final[Mapping[str, Sequence[float]]] = MappingProxyType(
 """The ranges that Gonçalves and Resende (2011, section 2) recommend; elites and mutants are shares."""
 
 _FORMAT: Final = "regal-jax-tuned-brkga"
+_MAKE: Final = "make them with 'regal-jax tune'"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,21 +89,24 @@ class TunedConfig:
         name = path_text(path)
         try:
             document = parse_json(read_limited(name))
-        except (OSError, ValueError) as error:
-            raise FormatError(f"{path}: no tuned settings there ({error}); make them with tune()") from None
+        except OSError as error:
+            reason = error.strerror or error
+            raise FormatError(f"{path}: no tuned settings there ({reason}); {_MAKE}") from None
+        except ValueError as error:
+            raise FormatError(f"{path}: no tuned settings there ({error}); {_MAKE}") from None
         if (
             not isinstance(document, dict)
             or document.get("format") != _FORMAT
             or document.get("version") != 1
         ):
-            raise FormatError(f"{path}: no tuned settings of version 1; make them with tune()")
+            raise FormatError(f"{path}: no tuned settings of version 1; {_MAKE}")
         fields: dict[str, Any] = {field.name: document.get(field.name) for field in dataclasses.fields(cls)}
         try:
             return cls(**{**fields, "config": BrkgaConfig(**dict(fields["config"]))})
         except ConfigError:
             raise
         except (TypeError, ValueError) as error:
-            raise FormatError(f"{path}: damaged settings ({error}); make them with tune()") from None
+            raise FormatError(f"{path}: damaged settings ({error}); {_MAKE}") from None
 
 
 @interruptible()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import stat
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -152,9 +153,14 @@ def load_graph(path: PathLike, format: str | None = None, **options: Any) -> Com
       >>> load_graph("chain.json.gz").num_ops
       3
     """
+    file = path_text(path)
+    try:
+        folder = stat.S_ISDIR(os.stat(file).st_mode)
+    except OSError as error:
+        raise FormatError(f"{file}: cannot be read: {error.strerror or error}; check the path") from None
+    if folder:
+        raise FormatError(f"{file}: is a directory; give the path of a file")
     found = find_format(path, format)
-    if os.path.isdir(path):
-        raise FormatError(f"{os.fspath(path)}: is a directory; give the path of a file")
     with at_path(path):
         return found.read(path, **options)
 

@@ -203,7 +203,7 @@ class OptimizerConfig:
         if self.baseline is Baseline.LEAVE_ONE_OUT and self.samples < 2:
             raise ConfigError(
                 "optimizer.samples: is 1, but the baseline leave-one-out needs at least 2 actions per graph; "
-                'raise it, or set baseline = "learned"'
+                'raise it, or set optimizer.baseline = "learned"'
             )
 
 

@@ -61,7 +61,8 @@ def join_processes(
 
     Raises:
       ConfigError: An argument is invalid, nothing says what the processes are, or JAX is already in use.
-      ProcessLostError: The others did not come within five minutes.
+      ProcessLostError: The others did not come within five minutes. JAX 0.10 ends the process instead, with
+        exit code 134.
 
     Examples:
       In the first of two processes::

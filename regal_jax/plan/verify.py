@@ -85,7 +85,10 @@ def _difference(plan: "Plan", graph: ComputationGraph) -> str:
     took = line.finish[computes] - line.start[computes]
     # The rounding error of a difference of times.
     if np.allclose(runtime[op, device], took, rtol=1e-6, atol=1e-9 * line.makespan):
-        return "their sizes, edges or constraints differ"
+        return (
+            "their sizes, edges or constraints differ, as those of a model that is read with other options "
+            "do: take the options (in_place, dims, ...; in the command --in-place, --dim) of the plan's graph"
+        )
     return (
         "they have the same ops with other runtimes, as graphs that were traced for other devices or sizes "
         "do: take the profile and the sizes (shapes, dims) that the plan was made with"
