@@ -54,7 +54,7 @@ COMPILING: Final = "compiling"
 WEIGHTS: Final = "policy.safetensors"
 """Name of the file of weights in the folder of a run."""
 _SETS: Final = ("train", "validation")
-_OF_A_RUN: Final = ("checkpoints", "metrics.jsonl", WEIGHTS)
+_OF_A_RUN: Final = ("checkpoints", "metrics.jsonl", WEIGHTS, "policy.toml", "moves-*.npy")
 """Files that come after ``config.json``. Not references, which may be copied from another run."""
 
 
@@ -318,7 +318,7 @@ def begin_run(out: pathlib.Path, document: Mapping[str, Any]) -> None:
     """
     path = out / "config.json"
     if not path.exists():
-        foreign = [name for name in _OF_A_RUN if (out / name).exists()]
+        foreign = [file.name for pattern in _OF_A_RUN for file in sorted(out.glob(pattern))]
         if foreign:
             raise ConfigError(
                 f"{out}: has {' and '.join(foreign)} of another run, but no config.json; take another "
