@@ -246,7 +246,7 @@ def test_names_of_graphs_are_no_files_beside_the_settings(tmp_path):
         ("optimizer.steps", "write NAME=VALUE"),
         ("=3", "write NAME=VALUE"),
         ("optimizer..steps=3", "write NAME=VALUE"),
-        ("task.evaluations.steps=3", "evaluations is a setting of its own"),
+        ("task.evaluations.x=3", "task.evaluations is a setting of its own; write task.evaluations=VALUE"),
         ("seed.steps=3", "seed: is {'steps': 3}; give a whole number"),
         ("optimizer.stepz=3", "optimizer.stepz: there is no such setting"),
         ("optimizer=3", "optimizer: is 3; give a table"),

@@ -221,10 +221,11 @@ def _set(document: dict[str, Any], change: str) -> None:
     value: Any = text.strip()
     with contextlib.suppress(FormatError):
         value = parse_toml(f"value = {value}")["value"]
-    for table in tables:
+    for number, table in enumerate(tables, 1):
         document = document.setdefault(table, {})
         if not isinstance(document, dict):
-            raise ConfigError(f"--set {change}: {table} is a setting of its own; write {table}=VALUE")
+            setting = ".".join(tables[:number])
+            raise ConfigError(f"--set {change}: {setting} is a setting of its own; write {setting}=VALUE")
     document[last] = value
 
 
