@@ -4,9 +4,8 @@ import argparse
 import contextlib
 import pathlib
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from regal_jax.checks import shown
 from regal_jax.cli import machine
@@ -29,8 +28,6 @@ __all__ = ["add_train"]
 INTERRUPTED = 130
 LOST = 4
 """Exit code where another process of the run has ended."""
-_GRACE: Final = 1.0
-"""Seconds that the first process leaves to the others, which are connected to it, to notice the loss."""
 _EPILOG = """\
 The settings are described in docs/training.md. Paths in the file are relative to the file's folder, those
 given with --set to the working directory.
@@ -126,9 +123,7 @@ def _end(error: Exception) -> NoReturn:
     lost = isinstance(error, ProcessLostError)
     text = " ".join(str(error).split()) or type(error).__name__
     print(f"regal-jax train: error: {text}", file=sys.stderr)
-    if _is_first():
-        time.sleep(_GRACE)
-    machine.end_at_once(LOST if lost else 2)
+    machine.end_among_others(LOST if lost else 2)
 
 
 def _is_first() -> bool:
