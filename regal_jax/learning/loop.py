@@ -298,11 +298,20 @@ def folder_of_run(out: pathlib.Path, identity: Mapping[str, Any]) -> Iterator[No
             if is_first():
                 stack.enter_context(locked(out))
                 begin_run(out, identity)
+                _remove_leftovers(out)
 
         if exchanged(identity) != [told(identity)] * jax.process_count():
             raise ConfigError("distributed: the processes have other settings or graphs; give all the same")
         together(claim)
         yield
+
+
+def _remove_leftovers(out: pathlib.Path) -> None:
+    """Removes what a process that was killed while it wrote a file has left; checkpoints may be large."""
+    for pattern in (".*.tmp", "checkpoints/.*.tmp"):
+        for leftover in out.glob(pattern):
+            if leftover.is_file():
+                leftover.unlink(missing_ok=True)
 
 
 def begin_run(out: pathlib.Path, document: Mapping[str, Any]) -> None:
