@@ -222,6 +222,7 @@ def test_settings_are_changed_by_name():
     assert (config.seed, config.optimizer.learning_rate, config.task.memory) == (3, 0.5, "16GiB")
     assert (config.policy.means, config.search.restart_after) == ((0.1, 0.9), 7)
     assert config.data.contract == "both"
+    assert _config(path, ["task.memory=16GiB", "task.memory=inf"]).task.memory == "inf"
     # Paths in the file are relative to its folder, paths on the command line to the working directory.
     changes = ["data.train=['x', 'y']"]
     assert _config(path, changes).data.train == ("x", "y")
@@ -254,7 +255,7 @@ def test_names_of_graphs_are_no_files_beside_the_settings(tmp_path):
         ("optimizer.steps", "write NAME=VALUE"),
         ("=3", "write NAME=VALUE"),
         ("optimizer..steps=3", "write NAME=VALUE"),
-        ("task.evaluations.steps=3", "evaluations is a setting of its own"),
+        ("task.evaluations.x=3", "task.evaluations is a setting of its own; write task.evaluations=VALUE"),
         ("seed.steps=3", "seed: is {'steps': 3}; give a whole number"),
         ("optimizer.stepz=3", "optimizer.stepz: there is no such setting"),
         ("optimizer=3", "optimizer: is 3; give a table"),

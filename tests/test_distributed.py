@@ -21,7 +21,7 @@ from regal_jax.cli.train import _config
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.importers import save_graph
-from regal_jax.learning import join_processes, train, training_graphs
+from regal_jax.learning import join_processes, processes, train, training_graphs
 from regal_jax.learning.gflownet import train_gflownet
 from regal_jax.learning.ordering import train_orders
 
@@ -263,6 +263,37 @@ def test_what_is_wrong_in_one_process_ends_all(tmp_path):
     launcher = Launcher(3, toml, tmp_path / "other")
     assert launcher.round() == [2, 2, 2]
     assert all("a batch of 4 does not divide among 3" in text for text in launcher.errors[0])
+
+
+def test_ctrl_c_in_one_process_is_raised_in_all(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    sent = []
+    monkeypatch.setattr(processes, "exchanged", lambda value: [sent.append(value), sent[-1]])
+    with pytest.raises(KeyboardInterrupt):
+        processes.together(interrupted)
+    monkeypatch.setattr(processes, "exchanged", lambda value: [value, sent[0]])
+    with pytest.raises(KeyboardInterrupt):
+        processes.together(lambda: 3)
+    monkeypatch.setattr(processes, "exchanged", lambda value: [value, "data: no file"])
+    with pytest.raises(ConfigError, match=r"^process 1: data: no file$"):
+        processes.together(lambda: 3)
+
+
+@pytest.mark.parametrize("distributed", [True, False])
+def test_an_interrupted_process_does_not_wait_for_the_others(tmp_path, monkeypatch, capsys, distributed):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("regal_jax.cli.train._result", interrupted)
+    codes = []
+    monkeypatch.setattr("regal_jax.cli.machine.end_among_others", codes.append)
+    command = ["train", str(settings(tmp_path)), "--out", str(tmp_path / "run")]
+    assert main([*command, "--distributed"] if distributed else command) == 130
+    assert codes == [130] * distributed
+    assert capsys.readouterr().err == "regal-jax: interrupted\n"
 
 
 BATCH = """

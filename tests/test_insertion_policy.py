@@ -314,6 +314,16 @@ def test_a_damaged_file_of_moves_is_named(tmp_path: pathlib.Path) -> None:
 
 
 @needs_numba
+@pytest.mark.parametrize("name", ["moves-1.npy", "moves-2.part.npy", "policy.toml"])
+def test_files_of_a_run_without_its_settings_are_refused(tmp_path: pathlib.Path, name: str) -> None:
+    (tmp_path / name).write_text("another")
+    with pytest.raises(ConfigError, match=f"has {name} of another run, but no config.json; take another"):
+        train_insertion(SMALL, tmp_path, progress=False)
+    assert (tmp_path / name).read_text() == "another"
+    assert not (tmp_path / "config.json").exists()
+
+
+@needs_numba
 def test_an_interrupted_training_tells_what_it_has(tmp_path: pathlib.Path, monkeypatch: Any) -> None:
     whole = train_insertion(SMALL, tmp_path / "whole", progress=False)
     left = 0

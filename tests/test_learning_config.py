@@ -205,6 +205,7 @@ def test_names_and_numbers_of_numpy_become_plain():
         ("policy", {"ablation": {"transfers": 3}}, "policy.ablation.transfers: is 3; give a text"),
         ("policy", {"objective": "peak-memory"}, "policy.objective: is 'peak-memory', but task.objective is"),
         ("data", {"noise": -0.1}, "data.noise: is -0.1; give a number of at least 0"),
+        ("data", {"noise": 10.5}, "data.noise: is 10.5; give a number from 0 to 10"),
         ("data", {"train": ["a", 3]}, "data.train: is ['a', 3]; give a text, or a list of texts"),
         ("policy", {"num_devices": 0}, "[policy] policy: num_devices is 0; give a whole number from 1"),
         ("policy", {"means": 0.5}, "policy.means: is 0.5; give a list"),

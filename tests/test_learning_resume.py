@@ -132,6 +132,19 @@ def test_a_folder_of_another_run_is_refused(whole, tmp_path):
             one_device(tiny_config(), tmp_path)
 
 
+def test_what_a_killed_write_leaves_is_removed(whole, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(whole, folder)
+    left = [".policy.safetensors.7.8.tmp", "checkpoints/.13.safetensors.7.8.tmp"]
+    for name in left:
+        (folder / name).write_text("a part")
+    with pytest.raises(ConfigError, match="holds a run with other config"):
+        one_device(tiny_config(steps=13), folder)
+    assert all((folder / name).exists() for name in left)
+    assert one_device(tiny_config(), folder).finished
+    assert not any((folder / name).exists() for name in left)
+
+
 @pytest.mark.parametrize("name", ["checkpoints", "metrics.jsonl", "policy.safetensors"])
 def test_files_of_a_run_without_its_settings_are_refused(tmp_path, name):
     (tmp_path / name).write_text("another")

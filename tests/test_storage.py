@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from regal_jax.errors import FormatError
 from regal_jax.storage import json_lines
 from regal_jax.storage.atomic import replacing, try_to_write, write_atomically
 from regal_jax.storage.json_lines import JsonLines
@@ -91,3 +92,22 @@ def test_a_line_that_is_written_in_part_is_finished_or_an_error(tmp_path, monkey
     monkeypatch.setattr(_Nearly, "room", 100)
     lines.append({"a": 3})
     assert lines.read() == [{"a": 1, "b": "text"}, {"a": 3}]
+
+
+@pytest.mark.parametrize(
+    ("content", "number"), [("my notes", 1), ('{"a": 1}\nmy notes', 2), ("# Notes\n\nmine", 1), ("[1]\n{", 1)]
+)
+def test_a_file_of_another_kind_is_not_mended(content, number, tmp_path):
+    path = tmp_path / "list.jsonl"
+    path.write_text(content)
+    with pytest.raises(FormatError, match=rf"list\.jsonl: line {number} is damaged; delete it and build"):
+        JsonLines(path).mend()
+    assert path.read_text() == content
+
+
+@pytest.mark.parametrize("torn", ['{"a": 2', "{", "\0\0"])
+def test_an_incomplete_last_line_is_mended(torn, tmp_path):
+    path = tmp_path / "list.jsonl"
+    path.write_text('{"a": 1}\n' + torn)
+    JsonLines(path).mend()
+    assert path.read_text() == '{"a": 1}\n'

@@ -6,15 +6,18 @@ import gc
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from typing import Final, NoReturn
 
 from regal_jax.runtime.cores import available_cores
 
-__all__ = ["end_at_once", "end_quickly", "rare_collections", "use_all_cores", "why_jax_cannot_start"]
+__all__ = ["end_among_others", "end_quickly", "rare_collections", "use_all_cores", "why_jax_cannot_start"]
 
 _NEW_OBJECTS: Final = 50_000
 """New objects (some 10 MB of them) after which Python collects garbage; its default is below a thousand."""
+_GRACE: Final = 1.0
+"""Seconds that the first process leaves to the others, which are connected to it, to notice the loss."""
 
 
 @contextlib.contextmanager
@@ -46,11 +49,16 @@ def _end() -> None:
     gc.freeze()
 
 
-def end_at_once(code: int) -> NoReturn:
-    """Ends the process without the work of other packages at exit.
+def end_among_others(code: int) -> NoReturn:
+    """Ends one of several processes of a run, without the work of other packages at exit.
 
-    JAX would wait there for processes that have ended.
+    JAX would wait there for the others, and would then end the process with a core dump.
     """
+    if "jax" in sys.modules:
+        import jax
+
+        if jax.distributed.is_initialized() and jax.process_index() == 0:
+            time.sleep(_GRACE)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

@@ -40,14 +40,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
       The exit code.
     """
+    args = argparse.Namespace()
     with steady_streams():
         try:
             with sigterm_acts_like_ctrl_c() as terminated:
                 try:
-                    code = _run(build_parser().parse_args(argv))
+                    args = build_parser().parse_args(argv)
+                    code = _run(args)
                 except KeyboardInterrupt:
                     print(f"regal-jax: {'terminated' if terminated() else 'interrupted'}", file=sys.stderr)
                     code = 130
+                    if getattr(args, "distributed", False):
+                        machine.end_among_others(TERMINATED if terminated() else code)
             # Not 0, even if results were saved: the job may have to run again.
             return TERMINATED if terminated() else code
         finally:

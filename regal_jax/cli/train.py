@@ -4,9 +4,8 @@ import argparse
 import contextlib
 import pathlib
 import sys
-import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from regal_jax.checks import shown
 from regal_jax.cli import machine
@@ -29,8 +28,6 @@ __all__ = ["add_train"]
 INTERRUPTED = 130
 LOST = 4
 """Exit code where another process of the run has ended."""
-_GRACE: Final = 1.0
-"""Seconds that the first process leaves to the others, which are connected to it, to notice the loss."""
 _EPILOG = """\
 The settings are described in docs/training.md. Paths in the file are relative to the file's folder, those
 given with --set to the working directory.
@@ -137,9 +134,7 @@ def _end(error: Exception) -> NoReturn:
     lost = isinstance(error, ProcessLostError)
     text = " ".join(str(error).split()) or type(error).__name__
     print(f"regal-jax train: error: {text}", file=sys.stderr)
-    if _is_first():
-        time.sleep(_GRACE)
-    machine.end_at_once(LOST if lost else 2)
+    machine.end_among_others(LOST if lost else 2)
 
 
 def _is_first() -> bool:
@@ -230,10 +225,11 @@ def _set(document: dict[str, Any], change: str) -> None:
     value: Any = text.strip()
     with contextlib.suppress(FormatError):
         value = parse_toml(f"value = {value}")["value"]
-    for table in tables:
+    for number, table in enumerate(tables, 1):
         document = document.setdefault(table, {})
         if not isinstance(document, dict):
-            raise ConfigError(f"--set {change}: {table} is a setting of its own; write {table}=VALUE")
+            setting = ".".join(tables[:number])
+            raise ConfigError(f"--set {change}: {setting} is a setting of its own; write {setting}=VALUE")
     document[last] = value
 
 

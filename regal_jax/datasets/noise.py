@@ -1,13 +1,17 @@
 """Variants of a graph with the same topology and other costs."""
 
 import dataclasses
+from typing import Final
 
 import numpy as np
 
 from regal_jax.checks import check_kind, check_number, check_whole
 from regal_jax.graph import ComputationGraph
 
-__all__ = ["with_noise"]
+__all__ = ["MOST_NOISE", "with_noise"]
+
+MOST_NOISE: Final = 10
+"""Largest standard deviation of a factor."""
 
 
 def with_noise(
@@ -47,7 +51,7 @@ def with_noise(
     """
     check_kind("graph", graph, ComputationGraph)
     check_whole("seed", seed, 0)
-    scale = check_number("scale", scale, 0, 10)
+    scale = check_number("scale", scale, 0, MOST_NOISE)
     rng = np.random.default_rng(seed)
     log_variance = float(np.log1p(scale**2))
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from regal_jax.checks import check_kind, flag, is_number, shown
+from regal_jax.datasets.noise import MOST_NOISE
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.even_split import even_split
@@ -143,6 +144,8 @@ class DataConfig:
         text_fields(self, "data", "train", "validation")
         whole_fields(self, "data", train_limit=0, validation_limit=0, max_ops=0, noisy_copies=0)
         least_fields(self, "data", noise=0, min_parallelism=0)
+        if self.noise > MOST_NOISE:
+            raise ConfigError(f"data.noise: is {self.noise}; give a number from 0 to {MOST_NOISE}")
         member_field(self, "data", "contract", Contract)
 
 

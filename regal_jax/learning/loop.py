@@ -54,7 +54,7 @@ COMPILING: Final = "compiling"
 WEIGHTS: Final = "policy.safetensors"
 """Name of the file of weights in the folder of a run."""
 _SETS: Final = ("train", "validation")
-_OF_A_RUN: Final = ("checkpoints", "metrics.jsonl", WEIGHTS)
+_OF_A_RUN: Final = ("checkpoints", "metrics.jsonl", WEIGHTS, "policy.toml", "moves-*.npy")
 """Files that come after ``config.json``. Not references, which may be copied from another run."""
 
 
@@ -298,11 +298,20 @@ def folder_of_run(out: pathlib.Path, identity: Mapping[str, Any]) -> Iterator[No
             if is_first():
                 stack.enter_context(locked(out))
                 begin_run(out, identity)
+                _remove_leftovers(out)
 
         if exchanged(identity) != [told(identity)] * jax.process_count():
             raise ConfigError("distributed: the processes have other settings or graphs; give all the same")
         together(claim)
         yield
+
+
+def _remove_leftovers(out: pathlib.Path) -> None:
+    """Removes what a process that was killed while it wrote a file has left; checkpoints may be large."""
+    for pattern in (".*.tmp", "checkpoints/.*.tmp"):
+        for leftover in out.glob(pattern):
+            if leftover.is_file():
+                leftover.unlink(missing_ok=True)
 
 
 def begin_run(out: pathlib.Path, document: Mapping[str, Any]) -> None:
@@ -318,7 +327,7 @@ def begin_run(out: pathlib.Path, document: Mapping[str, Any]) -> None:
     """
     path = out / "config.json"
     if not path.exists():
-        foreign = [name for name in _OF_A_RUN if (out / name).exists()]
+        foreign = [file.name for pattern in _OF_A_RUN for file in sorted(out.glob(pattern))]
         if foreign:
             raise ConfigError(
                 f"{out}: has {' and '.join(foreign)} of another run, but no config.json; take another "

@@ -36,6 +36,8 @@ _T = TypeVar("_T")
 
 _HEARTBEAT: Final = 30.0
 """Seconds without a sign of life after which a process counts as lost; JAX's own default is 100."""
+_INTERRUPTED: Final = "KeyboardInterrupt"
+"""What a process tells the others in place of a message when it was interrupted."""
 _VARIABLES: Final = {"count": "JAX_NUM_PROCESSES", "index": "JAX_PROCESS_ID"}
 
 
@@ -190,17 +192,20 @@ def together(work: Callable[[], _T]) -> _T:
     Raises:
       ConfigError: It failed in another process, with the message of that process.
       Exception: What ``work`` raised in this process.
+      KeyboardInterrupt: Ctrl-C, in any process.
     """
     if jax.process_count() == 1:
         return work()
     result, failure = None, None
     try:
         result = work()
-    except (ValueError, OSError, ImportError) as error:
+    except (ValueError, OSError, ImportError, KeyboardInterrupt) as error:
         failure = error
     messages = exchanged(None if failure is None else _line(failure))
     if failure is not None:
         raise failure
+    if _INTERRUPTED in messages:
+        raise KeyboardInterrupt
     failed = [(process, message) for process, message in enumerate(messages) if message is not None]
     if failed:
         raise ConfigError(f"process {failed[0][0]}: {failed[0][1]}")
@@ -240,5 +245,7 @@ def naming_lost_processes() -> Iterator[None]:
         ) from error
 
 
-def _line(error: Exception) -> str:
+def _line(error: BaseException) -> str:
+    if isinstance(error, KeyboardInterrupt):
+        return _INTERRUPTED
     return " ".join(str(error).split())[:300] or type(error).__name__

@@ -57,10 +57,20 @@ class JsonLines:
         return data[:end], data[end:]
 
     def mend(self) -> None:
-        """Removes an incomplete last line, so that the next object starts a new line."""
+        """Removes an incomplete last line, so that the next object starts a new line.
+
+        Raises:
+          FormatError: A line before it is damaged, or it is not the beginning of an object: the file is of
+            another kind, and stays as it is.
+        """
         whole, torn = self._split()
-        if torn:
-            os.truncate(self.path, len(whole))
+        if not torn:
+            return
+        number = len(self.read()) + 1
+        # A power failure may leave zeros.
+        if torn[:1] not in (b"{", b"\0"):
+            raise FormatError(f"{self.path}: line {number} is damaged; delete it and {self._then}")
+        os.truncate(self.path, len(whole))
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Adds one object.
