@@ -122,7 +122,6 @@ def test_groups_stay_together_and_where_they_may() -> None:
         ({"blocks": 3}, "blocks is 3; give a sequence"),
         ({"blocks": "4"}, "blocks is '4'; give a sequence"),
         ({"blocks": None}, "blocks is None; give a sequence"),
-        ({"reorder": 1}, "reorder is 1; give true or false"),
     ],
 )
 def test_impossible_settings(value: dict[str, object], message: str) -> None:
@@ -130,10 +129,11 @@ def test_impossible_settings(value: dict[str, object], message: str) -> None:
         PeakSearchConfig(**value)  # pyright: ignore[reportArgumentType]
 
 
+@pytest.mark.parametrize("field", ["class_share", "reorder_share"])
 @pytest.mark.parametrize("share", [-0.1, 1.5, math.nan, "often", True])
-def test_impossible_shares(share: object) -> None:
-    with pytest.raises(ConfigError, match=r"PeakSearchConfig: class_share is .*; give a number from 0 to 1"):
-        PeakSearchConfig(class_share=share)  # pyright: ignore[reportArgumentType]
+def test_impossible_shares(field: str, share: object) -> None:
+    with pytest.raises(ConfigError, match=f"PeakSearchConfig: {field} is .*; give a number from 0 to 1"):
+        PeakSearchConfig(**{field: share})  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
@@ -181,8 +181,9 @@ def test_gradients_have_lower_peaks_if_ops_move_in_the_order() -> None:
     ]
     graph = from_jax(jax.grad(loss), layers, shape((4, 3, 128, 128), jnp.float32), resident_argnums=0)
     best = []
-    for reorder in (False, True):
-        runs = [PeakSearchRun(graph, TWO, seed, PeakSearchConfig(reorder=reorder)) for seed in range(3)]
+    for share in (0.0, PeakSearchConfig().reorder_share):
+        config = PeakSearchConfig(reorder_share=share)
+        runs = [PeakSearchRun(graph, TWO, seed, config) for seed in range(3)]
         for run in runs:
             run.run(3000)
             plan = run.plan()

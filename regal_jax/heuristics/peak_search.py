@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from regal_jax.checks import check_setting, flag, real, shown, whole
+from regal_jax.checks import check_setting, real, shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, op_classes
 from regal_jax.heuristics.host_search import MOST_COUNT, HostSearch
@@ -28,7 +28,7 @@ class PeakSearchConfig:
 
     Attributes:
       tries: Moves to evaluate after each perturbation.
-      reorder: Whether moves also change the order of the ops.
+      reorder_share: Probability that the moves after a perturbation also change the order of the ops.
       blocks: Each perturbation draws one of these numbers and changes a block of consecutive ops of the
         order. The block has at most ``2 / number`` of all ops, and half as many on average.
       class_share: Probability that a perturbation also changes all ops that are like one of the block
@@ -39,7 +39,7 @@ class PeakSearchConfig:
     """
 
     tries: int = 80
-    reorder: bool = True
+    reorder_share: float = 0.25
     blocks: tuple[int, ...] = (4, 16, 64)
     class_share: float = 0.5
 
@@ -58,11 +58,12 @@ class PeakSearchConfig:
                 f"give whole numbers from 1 to {MOST_COUNT}, at least one"
             )
         object.__setattr__(self, "blocks", found)
-        share = real(self.class_share, 0, 1)
-        if share is None:
-            raise ConfigError(f"{owner}: class_share is {shown(self.class_share)}; give a number from 0 to 1")
-        object.__setattr__(self, "class_share", share)
-        flag(owner, "reorder", self.reorder)
+        for field in ("reorder_share", "class_share"):
+            share = real(getattr(self, field), 0, 1)
+            if share is None:
+                value = shown(getattr(self, field))
+                raise ConfigError(f"{owner}: {field} is {value}; give a number from 0 to 1")
+            object.__setattr__(self, field, share)
 
 
 class PeakSearchRun(HostSearch):
@@ -174,8 +175,8 @@ class PeakSearchRun(HostSearch):
             placement[hit] = random.integers(d)
         else:
             placement[hit] = (placement[hit] + random.integers(1, d)) % d
-        looked, config = balance.looked, self._config
-        found = balance.descend(balance.allow(placement), self._order, config.tries, reorder=config.reorder)
+        looked, reorder = balance.looked, random.random() < self._config.reorder_share
+        found = balance.descend(balance.allow(placement), self._order, self._config.tries, reorder=reorder)
         # The initial placement is counted with the result.
         self.evaluations += balance.looked - looked - 1
         note(placements=looked - balance.looked + 1)  # From here on these placements count as evaluations.
