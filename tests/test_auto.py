@@ -267,7 +267,7 @@ def test_parts_are_told_in_the_provenance(graphs, monkeypatch):
         both = Auto(BrkgaConfig(population=20, elites=4, mutants=4), policy)
         assert len(both.agenda(Objective.MAKESPAN, 2).device_stages) == 1
         assert Auto(policy=policy).agenda(Objective.MAKESPAN, 2).device_stages == ()
-    plan = optimize(graphs[0], TWO, method="auto", objective="peak-memory", evaluations=150)
+    plan = optimize(graphs[1], TWO, method="auto", objective="peak-memory", evaluations=150)
     assert told_parts(plan)[:2] == ["PeakSearchConfig", "BrkgaConfig"]
     # Only a policy that is named guides it.
     assert "policy" not in plan.provenance
