@@ -153,14 +153,16 @@ def load_graph(path: PathLike, format: str | None = None, **options: Any) -> Com
       >>> load_graph("chain.json.gz").num_ops
       3
     """
-    file = path_text(path)
+    file, found = path_text(path), None
+    if format is not None:
+        found = find_format(path, format)
     try:
         folder = stat.S_ISDIR(os.stat(file).st_mode)
     except OSError as error:
         raise FormatError(f"{file}: cannot be read: {error.strerror or error}; check the path") from None
     if folder:
         raise FormatError(f"{file}: is a directory; give the path of a file")
-    found = find_format(path, format)
+    found = found or find_format(path)
     with at_path(path):
         return found.read(path, **options)
 
