@@ -74,7 +74,7 @@ _ENTRIES: Final = (
     Entry("local-search", "Local search", "walks that accept what is not worse", _solver("LocalSearch")),
     Entry("random-search", "Random search", "independent random plans", _solver("RandomSearch")),
     Entry("list-search", "List search", "among list schedules (makespan)", _solver("ListSearch")),
-    Entry("peak-search", "Peak search", "among placements (peak memory)", _solver("PeakSearch")),
+    Entry("peak-search", "Peak search", "among placements and orders (peak memory)", _solver("PeakSearch")),
     Entry("order-search", "Order search", "among orders (peak memory, 1 device)", _solver("OrderSearch")),
     Entry(
         "topoformer",
