@@ -3,6 +3,7 @@
 import itertools
 import math
 import signal
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,16 +11,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import instances, random_graph
+from plain_loops import Items, as_items
+from strategies import instances, random_graph, stacked
 
 from regal_jax import Cluster, GraphBuilder, from_jax, optimize, optimize_many
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph, op_classes
-from regal_jax.heuristics import PeakSearchConfig, PeakSearchRun, heuristic_plans
+from regal_jax.heuristics import PeakSearchConfig, PeakSearchRun, heuristic_plans, peak_climb
 from regal_jax.heuristics.brute_force import brute_force
-from regal_jax.heuristics.peaks import Descent, PeakBalance
 from regal_jax.plan import Objective
+from regal_jax.runtime import compiling, pointers
 
 TWO = Cluster.uniform(2, transfer="blocking")
 PEAK = Objective.PEAK_MEMORY
@@ -136,31 +138,68 @@ def test_impossible_shares(field: str, share: object) -> None:
         PeakSearchConfig(**{field: share})  # pyright: ignore[reportArgumentType]
 
 
+@settings(max_examples=25)
+@given(
+    instance=instances(max_ops=14), seed=st.integers(0, 99), tries=st.integers(1, 30),
+    share=st.sampled_from([0.0, 0.5, 1.0]),
+)  # fmt: skip
+def test_loops_do_the_same_in_python_without_negative_indices(
+    instance: tuple[ComputationGraph, Cluster], seed: int, tries: int, share: float
+) -> None:
+    graph, cluster = instance
+    if cluster.num_devices == 1:
+        return
+    config = PeakSearchConfig(tries, class_share=share, reorder_share=share)
+    compiled = PeakSearchRun(graph, cluster, seed, config)
+    compiled.run(200)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiling, "usable", lambda: False)
+        patch.setattr(compiling, "_lists", as_items)
+        patch.setattr(peak_climb, "_call", pointers.call)
+        plain = PeakSearchRun(graph, cluster, seed, config)
+        plain.run(200)
+        assert isinstance(plain._now.place, Items)
+    assert plain.history == compiled.history
+    assert plain.evaluations == compiled.evaluations
+    for one, other in zip(plain._now, compiled._now, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0])
-def test_a_perturbation_changes_whole_classes(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four equal layers: an op is changed with those like it, or alone."""
-    builder = GraphBuilder("layers")
-    for layer in range(4):
-        before = [f"wide{layer - 1}"] if layer else []
-        builder.add_op(f"narrow{layer}", runtime=1.0, outputs=[10], inputs=before)
-        builder.add_op(f"wide{layer}", runtime=1.0, outputs=[50], inputs=[f"narrow{layer}"])
-    graph = builder.build()
-    search = PeakSearchRun(graph, TWO, 0, PeakSearchConfig(blocks=(1000,), class_share=share))
-    search.run(100)
-    changed: list[int] = []
+@pytest.mark.parametrize("rotated", [False, True])
+def test_a_perturbation_changes_whole_classes(share: float, rotated: bool) -> None:
+    """Layers that are alike: an op is changed with those like it, or alone. No move is tried afterwards."""
+    graph = stacked(generate("erdos-renyi", 8, 0), 5)
+    n = graph.num_ops
+    three = Cluster.uniform(3, transfer="blocking")
+    search = PeakSearchRun(graph, three, 0, PeakSearchConfig(1, blocks=(1000,), class_share=share))
+    search._start()
+    layout, start = search._layout, np.array(search._now.place)
+    of, changed = np.array(search._perturbation.class_of), []
+    for i in range(n):
+        for device in range(3):
+            draws = [0.5, 0.0, (i + 0.5) / n, 0.5, 0.25 if rotated else 0.75, (device + 0.5) / 3, 0.5]
+            tried: list[list[int]] = []
 
-    def descend(balance: PeakBalance, placement: np.ndarray, order: np.ndarray, *_: object, **__: object):
-        changed.append(int((placement != start).sum()))
-        balance.looked += 1
-        return Descent(start, order, balance.peaks(start))
+            def look(layout: object, state: Any, *_: object, tried: list[list[int]] = tried) -> int:
+                tried.append(list(state.place))
+                state.peaks[:] = [1e9] * 3
+                return 1
 
-    monkeypatch.setattr(PeakBalance, "descend", descend)
-    plan = search.plan()
-    assert plan is not None
-    start = plan.placement
-    search.run(2000)
-    assert max(changed) == (1 if share == 0 else np.bincount(op_classes(graph).of).max()) != 2
-    assert len(changed) > 10
+            space = search._state, search._perturbation, search._now, search._hit
+            values = np.zeros(3)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(peak_climb, "_call", pointers.call)
+                peak_climb.climb(look, layout, *space, np.array(draws), values, 100, 0.0)
+            o = int(np.array(search._now.order)[i])
+            hit = np.flatnonzero(of == of[o]) if share else np.array([o])
+            wanted = start.copy()
+            wanted[hit] = (start[hit] + 1 + int((device + 0.5) / 3 * 2)) % 3 if rotated else device
+            assert tried == [wanted.tolist()]
+            changed.append(len(hit))
+            assert not np.any(search._hit)
+    assert max(changed) == (np.bincount(op_classes(graph).of).max() if share else 1)
+    assert (max(changed) > 2) == (share > 0)
 
 
 def test_gradients_have_lower_peaks_if_ops_move_in_the_order() -> None:
@@ -246,14 +285,14 @@ class TestTheMethod:
         assert late.provenance["stopped"] == "time"
 
     def test_ctrl_c_keeps_the_best_so_far(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        step, pressed = PeakSearchRun._step, []
+        advance, pressed = PeakSearchRun._advance, []
 
-        def pressing(self: PeakSearchRun, balance: object) -> None:
-            step(self, balance)  # pyright: ignore[reportArgumentType]
+        def pressing(self: PeakSearchRun, most: int, goal: float) -> None:
+            advance(self, most, goal)
             if self.evaluations > 500 and not pressed:
                 pressed.append(signal.raise_signal(signal.SIGINT))
 
-        monkeypatch.setattr(PeakSearchRun, "_step", pressing)
+        monkeypatch.setattr(PeakSearchRun, "_advance", pressing)
         graph = generate("layered", 80, 3)
         plan = optimize(graph, TWO, objective=PEAK, method="peak-search", evaluations=10**6)
         assert plan.provenance["stopped"] == "interrupted"

@@ -14,7 +14,7 @@ from regal_jax.heuristics.list_search import ListSearchRun
 from regal_jax.heuristics.list_search_config import ListSearchConfig
 from regal_jax.heuristics.order_costs import least_random_order, order_peak
 from regal_jax.heuristics.order_search_config import OrderSearchConfig
-from regal_jax.heuristics.peak_search import PeakSearchConfig, PeakSearchRun
+from regal_jax.heuristics.peak_search_config import PeakSearchConfig
 from regal_jax.heuristics.registry import (
     HEURISTICS,
     XLA_ORDERS,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from regal_jax.heuristics.depth_first import depth_first_dp
     from regal_jax.heuristics.dynamic_programming import Found, approximate_dp
     from regal_jax.heuristics.order_search import OrderSearchRun
+    from regal_jax.heuristics.peak_search import PeakSearchRun
 
 __all__ = [
     "HEURISTICS",
@@ -66,6 +67,7 @@ __getattr__, __dir__ = lazily(
         "depth_first": ("depth_first_dp",),
         "dynamic_programming": ("Found", "approximate_dp"),
         "order_search": ("OrderSearchRun",),
+        "peak_search": ("PeakSearchRun",),
     },
     [*globals()],
 )

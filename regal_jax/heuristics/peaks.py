@@ -2,7 +2,7 @@
 
 import functools
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,21 +12,16 @@ from regal_jax.heuristics import peaks_kernel
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.orders import dfs, lpmf
 from regal_jax.heuristics.peaks_arrays import Held, Part, norm_of, ranges, sums
-from regal_jax.heuristics.peaks_kernel import Layout, make_state, refine
+from regal_jax.heuristics.peaks_kernel import Layout
 from regal_jax.heuristics.work import note, uncounted
 from regal_jax.heuristics.xla import post_order
-from regal_jax.runtime.compiling import for_loops, is_loaded, loops, usable
+from regal_jax.runtime.compiling import is_loaded, loops, usable
 from regal_jax.runtime.interrupts import check_interrupt
 
-__all__ = ["MOST_OVER", "Descent", "PeakBalance", "least_peak_balance"]
+__all__ = ["PeakBalance", "least_peak_balance"]
 
 _WIDTHS: Final = (4, 12, 48)
 """Numbers of moves to try in a step: the later ones only if none of the earlier moves lowers the norm."""
-_ONE_BY_ONE: Final = (1,) * 3
-_REORDERED: Final = 2
-"""In a descent: numbers of moves to other devices in a step, as in `_WIDTHS`, and in the order with each."""
-MOST_OVER: Final = sum(width + _REORDERED + 1 for width in _ONE_BY_ONE)
-"""A descent exceeds its number of placements and orders by less than this."""
 _LEAST_GAIN: Final = 1e-9
 _BLOCKS: Final = (4, 16, 64)
 """Numbers of blocks to try, since the best one depends on the graph; single ops are tried as well."""
@@ -41,20 +36,6 @@ def _kernel() -> ModuleType | None:
     if not usable():
         return None
     return peaks_kernel
-
-
-class Descent(NamedTuple):
-    """A placement and an order of ops, and their peaks.
-
-    Attributes:
-      placement: ``[N]`` int64.
-      order: ``[N]`` int64 op indices.
-      peaks: ``[D]`` float64 bytes, those of the exact replay.
-    """
-
-    placement: np.ndarray
-    order: np.ndarray
-    peaks: np.ndarray
 
 
 class PeakBalance:
@@ -160,34 +141,6 @@ class PeakBalance:
         note(placements=tries - left)
         return found[self._position]
 
-    def descend(
-        self, placement: np.ndarray, order: np.ndarray, tries: int, *, reorder: bool = True
-    ) -> Descent:
-        """Moves single ops to other devices and places in the order, while the peaks become lower.
-
-        Each step considers the highest peak and what is held there, in the order of its bytes. An op is tried
-        on the device that holds least at that time. A tensor is tried with its readers before the peak, and
-        with its producer behind it; the ops between which these need, or which need them, move along. A step
-        takes the best of a few moves, and the first few after which nothing is lower end the descent.
-
-        Args:
-          placement: ``[N]``, the initial placement.
-          order: ``[N]`` op indices, the initial order, respecting every edge.
-          tries: Approximate number of placements and orders to evaluate.
-          reorder: Whether ops also move in the order.
-        """
-        n, d = len(self.order), self._devices
-        if n == 0:
-            return Descent(placement, order, np.zeros(d))
-        state = for_loops(make_state(placement[self.order], self._position[order], d, len(self._size)))
-        moves = _REORDERED if reorder else 0
-        left = loops(refine)(self._loop_layout, state, tries, _ONE_BY_ONE, moves, _LEAST_GAIN)
-        looked = 1 + tries - left
-        self.looked += looked
-        note(placements=looked)
-        found, found_order = np.asarray(state.found), np.asarray(state.found_order)
-        return Descent(found[self._position], self.order[found_order], np.asarray(state.peaks))
-
     def allow(self, placement: np.ndarray) -> np.ndarray:
         """``[N]`` int64: a colocation group goes to the device of its first op, or else the first allowed."""
         return self._allow(placement[self.order][self._group])[self._position]
@@ -223,7 +176,7 @@ class PeakBalance:
     def _refined(self, kernel: Any, place: np.ndarray, tries: int) -> tuple[Any, int]:
         """The state in which compiled loops end, and the tries that are left."""
         state = kernel.make_state(place, np.arange(len(place)), self._devices, len(self._size))
-        return state, loops(kernel.refine)(self._layout, state, tries, _WIDTHS, 0, _LEAST_GAIN)
+        return state, loops(kernel.refine)(self.layout, state, tries, _WIDTHS, 0, _LEAST_GAIN)
 
     def _refine(self, place: np.ndarray, tries: int) -> tuple[np.ndarray, int]:
         """`refine` without Numba, by places in the order; returns the number of tries that are left, too."""
@@ -252,12 +205,8 @@ class PeakBalance:
         return found, tries
 
     @functools.cached_property
-    def _loop_layout(self) -> Any:
-        return for_loops(self._layout)
-
-    @functools.cached_property
-    def _layout(self) -> Layout:
-        """The arrays of the kernel, which is compiled for writable ones."""
+    def layout(self) -> Layout:
+        """The arrays of the kernel, which is compiled for writable ones. It numbers ops by their places."""
         graph = self._graph
         made, read = np.diff(graph.output_offset)[self.order], np.diff(graph.inputs[0])[self.order]
         each = np.arange(len(self.order))

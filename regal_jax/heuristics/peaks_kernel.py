@@ -37,10 +37,10 @@ Attributes:
 
 State = namedtuple(
     "State",
-    "place order found found_order peaks position change other held end first last high weight movers stamp "
-    "tensors previous load moved shifted chosen",
+    "place order found found_order peaks position change since until held first last high weight movers "
+    "stamp tensors previous load moved shifted chosen",
 )
-"""The state of a refinement.
+"""The state of a refinement. What has a factor of 2 begins with the current placement and order.
 
 Attributes:
   place: ``[N]`` device.
@@ -48,12 +48,12 @@ Attributes:
   found, found_order: ``[N]``, those with the lowest peak so far.
   peaks: ``[D]`` bytes, their peak on each device.
   position: ``[N]``, of each op in the order.
-  change: ``[D * (N + 1)]`` bytes, change of the bytes that a device holds from the position before; the last
-    is after all.
-  other: ``[D * (N + 1)]``, the same after a move.
+  change: ``[2 * D * (N + 1)]`` bytes, change of the bytes that a device holds from the position before; the
+    last is after all.
+  since, until: ``[2 * D * T]``, the first and the last position at which a device holds each tensor: ``N``
+    and -1 for none. The second half is for an order that is tried, or has what was before a move.
   held: ``[D * N]`` bytes.
-  end: ``[T]``, the last position at which the producer's device holds the tensor.
-  first, last: ``[D]``, the first and the last reader of one tensor on each device: ``N`` and -1 for none.
+  first, last: ``[D]``, ``since`` and ``until`` of one tensor.
   high: ``[D]`` bytes, the peak on each device.
   weight: ``[N]`` bytes that each group holds at the peak, or makes others hold.
   movers: ``[N]``, the groups with a weight that have not been tried yet.
@@ -76,10 +76,10 @@ def make_state(place: np.ndarray, order: np.ndarray, devices: int, tensors: int)
         found_order=np.empty(n, np.int64),
         peaks=np.empty(d),
         position=np.empty(n, np.int64),
-        change=np.empty(d * (n + 1)),
-        other=np.empty(d * (n + 1)),
+        change=np.empty(2 * d * (n + 1)),
+        since=np.empty(2 * d * tensors, np.int64),
+        until=np.empty(2 * d * tensors, np.int64),
         held=np.empty(d * n),
-        end=np.empty(tensors, np.int64),
         first=np.empty(d, np.int64),
         last=np.empty(d, np.int64),
         high=np.empty(d),
@@ -116,17 +116,22 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
         touched, before_rows, before, after_rows, after,
     ) = layout  # fmt: skip
     (
-        place, order, found, found_order, peaks, position, change, other, held, end, first, last, high,
+        place, order, found, found_order, peaks, position, change, since, until, held, first, last, high,
         weight, movers, stamp, tensors, previous, load, moved, shifted, chosen,
     ) = state  # fmt: skip
-    n, d = len(place), len(first)
+    n, d, count = len(place), len(first), len(begin)
     lane = n + 1
 
-    def hold(lines, t, amount):
-        """Adds ``amount`` to the devices and positions at which a tensor is held.
+    def add(t, sign, half):
+        """Adds ``sign`` times a tensor to the bytes while devices hold it."""
+        for k in range(d):
+            at = (half * d + k) * count + t
+            if until[at] >= 0:
+                change[(half * d + k) * lane + since[at]] += sign * size[t]
+                change[(half * d + k) * lane + until[at] + 1] -= sign * size[t]
 
-        Returns the last position at which the producer's device holds it.
-        """
+    def hold(t, half):
+        """Writes since when and until when each device holds a tensor, and adds it to the bytes."""
         for k in range(d):
             first[k], last[k] = n, -1
         for j in range(rows[t], rows[t + 1]):
@@ -134,57 +139,73 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
             k = place[readers[j]]
             first[k], last[k] = min(first[k], i), max(last[k], i)
         made, home = position[begin[t]], place[begin[t]]
-        until = max(made, last[home])
+        end = max(made, last[home])
         for k in range(d):
             if k != home and last[k] >= 0:
                 # A transfer reads the tensor on its home at the position of the first reader on the other.
-                until = max(until, first[k])
-                lines[k * lane + first[k]] += amount
-                lines[k * lane + last[k] + 1] -= amount
-        if keep[t]:
-            until = n - 1
-        lines[home * lane + (0 if resident[t] else made)] += amount
-        lines[home * lane + until + 1] -= amount
-        return until
+                end = max(end, first[k])
+        first[home], last[home] = 0 if resident[t] else made, n - 1 if keep[t] else end
+        for k in range(d):
+            at = (half * d + k) * count + t
+            since[at], until[at] = first[k], last[k]
+        add(t, 1.0, half)
 
-    def run(lines, o, amount):
+    def run(o, amount, half):
         """Adds ``amount`` while an op runs."""
-        at = place[o] * lane + position[o]
-        lines[at] += amount
-        lines[at + 1] -= amount
+        at = (half * d + place[o]) * lane + position[o]
+        change[at] += amount
+        change[at + 1] -= amount
 
     def put(mover, device):
-        """Moves a group, and writes the bytes to ``other``."""
-        for i in range(d * lane):
-            other[i] = change[i]
-        count = 0
+        """Moves a group; the second half keeps since when and until when its tensors were held.
+
+        Returns the number of its tensors, which it lists.
+        """
+        listed = 0
         for m in range(bounds[mover], bounds[mover + 1]):
-            for j in range(touched_rows[members[m]], touched_rows[members[m] + 1]):
+            o = members[m]
+            for j in range(touched_rows[o], touched_rows[o + 1]):
                 t = touched[j]
                 if stamp[t] != mover:
                     stamp[t] = mover
-                    tensors[count] = t
-                    count += 1
-        for turn in range(2):
-            sign = 2.0 * turn - 1.0
-            for m in range(bounds[mover], bounds[mover + 1] if turn == 1 else bounds[mover]):
-                previous[members[m]] = place[members[m]]
-                place[members[m]] = device
-            for j in range(count):
-                hold(other, tensors[j], sign * size[tensors[j]])
-            for m in range(bounds[mover], bounds[mover + 1]):
-                run(other, members[m], sign * temp[members[m]])
-        for j in range(count):
-            stamp[tensors[j]] = -1
+                    tensors[listed] = t
+                    listed += 1
+            run(o, -temp[o], 0)
+            previous[o], place[o] = place[o], device
+            run(o, temp[o], 0)
+        for j in range(listed):
+            t = tensors[j]
+            stamp[t] = -1
+            add(t, -1.0, 0)
+            for k in range(d):
+                at = k * count + t
+                since[d * count + at], until[d * count + at] = since[at], until[at]
+            hold(t, 0)
+        return listed
 
-    def norm(lines, scale, enough):
+    def take_back(mover, listed):
+        """Undoes the move of a group."""
+        for j in range(listed):
+            t = tensors[j]
+            add(t, -1.0, 0)
+            for k in range(d):
+                at = k * count + t
+                since[at], until[at] = since[d * count + at], until[d * count + at]
+            add(t, 1.0, 0)
+        for m in range(bounds[mover], bounds[mover + 1]):
+            o = members[m]
+            run(o, -temp[o], 0)
+            place[o] = previous[o]
+            run(o, temp[o], 0)
+
+    def norm(scale, enough, half):
         """The sum of high powers, one device after the other; it may stop once it reaches ``enough``."""
         total = 0.0
         for k in range(d):
-            now = 0.0
+            now, line = 0.0, (half * d + k) * lane
             for start in range(0, n, _AT_ONCE):
-                for i in range(k * lane + start, k * lane + min(n, start + _AT_ONCE)):
-                    now += lines[i]
+                for i in range(line + start, line + min(n, start + _AT_ONCE)):
+                    now += change[i]
                     share = now * scale
                     share *= share * share
                     for _ in range(SQUARINGS):
@@ -201,31 +222,25 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
         """
         for i in range(n):
             weight[i] = 0.0
-        for t in range(len(begin)):
+        for t in range(count):
             load[t] = 0.0
-            if place[begin[t]] == device:
-                if (0 if resident[t] else position[begin[t]]) <= peak_at <= end[t]:
+            if since[device * count + t] <= peak_at <= until[device * count + t]:
+                # What is at home from beginning to end is there in any order.
+                load[t] = 0.0 if resident[t] and keep[t] and place[begin[t]] == device else size[t]
+                if place[begin[t]] == device:
                     weight[group[begin[t]]] += size[t]
-                    load[t] = size[t]
-                continue
-            soonest, latest = n, -1
-            for j in range(rows[t], rows[t + 1]):
-                i = position[readers[j]]
-                if place[readers[j]] == device:
-                    soonest, latest = min(soonest, i), max(latest, i)
-            if soonest <= peak_at <= latest:
-                load[t] = size[t]
-                # A copy counts for all of its readers on the device.
-                for j in range(rows[t], rows[t + 1]):
-                    if place[readers[j]] == device:
-                        weight[group[readers[j]]] += size[t]
+                else:
+                    # A copy counts for all of its readers on the device.
+                    for j in range(rows[t], rows[t + 1]):
+                        if place[readers[j]] == device:
+                            weight[group[readers[j]]] += size[t]
         if place[order[peak_at]] == device:
             weight[group[order[peak_at]]] = np.inf
-        count = 0
+        few = 0
         for i in range(n):
-            movers[count] = i
-            count += weight[i] > 0
-        return count
+            movers[few] = i
+            few += weight[i] > 0
+        return few
 
     def shift(t, device, peak_at, earlier):
         """Writes to ``shifted`` an order in which the device does not hold a tensor at a position.
@@ -234,12 +249,12 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
         tensor, or the first copy, comes after it, with all ops that need it. Returns whether there is such an
         order.
         """
-        home, count = place[begin[t]], 0
+        home, many = place[begin[t]], 0
         if not earlier and home == device:
             if resident[t] or position[begin[t]] >= peak_at:
                 return False
             moved[0] = begin[t]
-            count = 1
+            many = 1
         else:
             if keep[t] and home == device:
                 return False
@@ -247,17 +262,17 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
                 o = readers[j]
                 on = place[o] == device or (earlier and home == device)
                 crosses = position[o] > peak_at if earlier else position[o] < peak_at
-                if on and crosses and (count == 0 or moved[count - 1] != o):
-                    moved[count] = o
-                    count += 1
-            if count == 0:
+                if on and crosses and (many == 0 or moved[many - 1] != o):
+                    moved[many] = o
+                    many += 1
+            if many == 0:
                 return False
         # Positions of ops that move are negative meanwhile.
-        for i in range(count):
+        for i in range(many):
             position[moved[i]] = -1 - position[moved[i]]
         lists, listed = (before_rows, before) if earlier else (after_rows, after)
         i, possible = 0, True
-        while i < count and possible:
+        while i < many and possible:
             o = moved[i]
             i += 1
             for j in range(lists[o], lists[o + 1]):
@@ -266,11 +281,11 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
                     possible = False
                 elif position[p] >= 0 and (position[p] > peak_at) == earlier:
                     position[p] = -1 - position[p]
-                    moved[count] = p
-                    count += 1
+                    moved[many] = p
+                    many += 1
         if possible:
             low = high = peak_at
-            for i in range(count):
+            for i in range(many):
                 low, high = min(low, -1 - position[moved[i]]), max(high, -1 - position[moved[i]])
             at = low
             for i in range(n):
@@ -281,24 +296,25 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
                     if (position[order[i]] < 0) == ((turn == 0) == earlier):
                         shifted[at] = order[i]
                         at += 1
-        for i in range(count):
+        for i in range(many):
             position[moved[i]] = -1 - position[moved[i]]
         return possible
 
-    def fill(lines, sequence):
+    def fill(sequence, half):
         """Sets the positions of ops in an order, and the bytes with the current placement."""
         for i in range(n):
             position[sequence[i]] = i
-        for i in range(d * lane):
-            lines[i] = 0.0
-        for t in range(len(begin)):
-            end[t] = hold(lines, t, size[t])
+        for i in range(half * d * lane, (half + 1) * d * lane):
+            change[i] = 0.0
+        for t in range(count):
+            hold(t, half)
         for o in range(n):
-            run(lines, o, temp[o])
+            run(o, temp[o], half)
 
-    best, scale, now = np.inf, 0.0, 0.0
+    best, scale, now, listed, anew = np.inf, 0.0, 0.0, 0, True
     while True:
-        fill(change, order)
+        if anew:
+            fill(order, 0)
         # The highest peak, the first on ties.
         device = peak_at = 0
         peak = -np.inf
@@ -313,7 +329,7 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
         if peak < best:
             if best == np.inf:
                 scale = 1 / peak if peak > 0 else 1.0
-                now = norm(change, scale, np.inf)
+                now = norm(scale, np.inf, 0)
             best = peak
             for k in range(d):
                 peaks[k] = high[k]
@@ -346,7 +362,7 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
                             to = k
                     if to < 0:
                         continue
-                    put(mover, to)
+                    listed = put(mover, to)
                 else:
                     back = not back
                     if not back:
@@ -354,7 +370,7 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
                             break
                         # The tensor of most bytes, the first on ties.
                         t, most = -1, 0.0
-                        for j in range(len(begin)):
+                        for j in range(count):
                             if load[j] > most:
                                 t, most = j, load[j]
                         if t < 0:
@@ -362,10 +378,10 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
                         load[t] = 0.0
                     if not shift(t, device, peak_at, not back):
                         continue
-                    fill(other, shifted)
+                    fill(shifted, 1)
                 tried += 1
                 tries -= 1
-                this = norm(other, scale, min(least, goal))
+                this = norm(scale, min(least, goal), 1 if in_order else 0)
                 if this < least:
                     least, best_mover, target = this, -1 if in_order else mover, to
                     for i in range(n if in_order else 0):
@@ -374,17 +390,15 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
                     for i in range(n):
                         position[order[i]] = i
                 else:
-                    for m in range(bounds[mover], bounds[mover + 1]):
-                        place[members[m]] = previous[members[m]]
+                    take_back(mover, listed)
             if least < goal:
                 break
         if not least < goal:
             break
-        now = least
-        if best_mover >= 0:
-            for m in range(bounds[best_mover], bounds[best_mover + 1]):
-                place[members[m]] = target
-        else:
+        now, anew = least, best_mover < 0
+        if anew:
             for i in range(n):
                 order[i] = chosen[i]
+        else:
+            put(best_mover, target)
     return tries

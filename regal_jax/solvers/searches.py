@@ -4,14 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final, TypeVar
 
-from regal_jax.heuristics import (
-    HostSearch,
-    ListSearchConfig,
-    ListSearchRace,
-    PeakSearchConfig,
-    PeakSearchRun,
-    ahead,
-)
+from regal_jax.heuristics import HostSearch, ListSearchConfig, ListSearchRace, PeakSearchConfig, ahead
 from regal_jax.plan import Objective
 from regal_jax.runtime.ahead import Task
 from regal_jax.search import AnnealingConfig, BrkgaConfig
@@ -202,5 +195,7 @@ class PeakSearch(PeakSearchConfig, HostSolver):
 
     def begin(self, instance: Instance) -> HostSearch:
         """A `PeakSearchRun`."""
+        from regal_jax.heuristics import PeakSearchRun
+
         starts = instance.starts[:STARTS]
         return PeakSearchRun(instance.graph, instance.cluster, instance.seed, self.config, starts)
