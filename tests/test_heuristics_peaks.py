@@ -200,7 +200,7 @@ def _compare_loops(graph: ComputationGraph, cluster: Cluster, rng: np.random.Gen
         if graph.num_ops:
             begun = start[order], np.arange(graph.num_ops), cluster.num_devices, graph.num_tensors
             state = as_items(make_state(*begun))
-            refine(as_items(compiled.layout), state, tries, (4, 12, 48), 0, 1e-9)
+            refine(as_items(compiled.layout), state, tries, (4, 12, 48), 0, 0, 1e-9)
             assert state.found == found[order].tolist()
             assert state.found_order == list(range(graph.num_ops))
     assert compiled.looked == plain.looked
@@ -213,7 +213,7 @@ def _descend(
     ops, devices, tensors = balance.order, len(balance.peaks(placement)), len(balance.layout.begin)
     state = for_loops(make_state(placement[ops], np.argsort(ops)[order], devices, tensors))
     reordered = REORDERED if reorder else 0
-    loops(refine)(for_loops(balance.layout), state, tries, WIDTHS, reordered, LEAST_GAIN)
+    loops(refine)(for_loops(balance.layout), state, tries, WIDTHS, 0, reordered, LEAST_GAIN)
     found = np.empty(len(ops), np.int64)
     found[ops] = state.found
     return found, ops[state.found_order], list(state.peaks)

@@ -131,7 +131,7 @@ def test_impossible_settings(value: dict[str, object], message: str) -> None:
         PeakSearchConfig(**value)  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("field", ["class_share", "reorder_share"])
+@pytest.mark.parametrize("field", ["class_share", "reorder_share", "resend_share"])
 @pytest.mark.parametrize("share", [-0.1, 1.5, math.nan, "often", True])
 def test_impossible_shares(field: str, share: object) -> None:
     with pytest.raises(ConfigError, match=f"PeakSearchConfig: {field} is .*; give a number from 0 to 1"):
@@ -149,7 +149,7 @@ def test_loops_do_the_same_in_python_without_negative_indices(
     graph, cluster = instance
     if cluster.num_devices == 1:
         return
-    config = PeakSearchConfig(tries, class_share=share, reorder_share=share)
+    config = PeakSearchConfig(tries, class_share=share, reorder_share=share, resend_share=share)
     compiled = PeakSearchRun(graph, cluster, seed, config)
     compiled.run(200)
     with pytest.MonkeyPatch.context() as patch:
@@ -178,7 +178,7 @@ def test_a_perturbation_changes_whole_classes(share: float, rotated: bool) -> No
     of, changed = np.array(search._perturbation.class_of), []
     for i in range(n):
         for device in range(3):
-            draws = [0.5, 0.0, (i + 0.5) / n, 0.5, 0.25 if rotated else 0.75, (device + 0.5) / 3, 0.5]
+            draws = [0.5, 0.0, (i + 0.5) / n, 0.5, 0.25 if rotated else 0.75, (device + 0.5) / 3, 0.5, 0.5]
             tried: list[list[int]] = []
 
             def look(layout: object, state: Any, *_: object, tried: list[list[int]] = tried) -> int:
@@ -231,6 +231,30 @@ def test_gradients_have_lower_peaks_if_ops_move_in_the_order() -> None:
             assert max(plan.peak_memory) == run.best
         best.append([run.best for run in runs])
     assert np.log(np.array(best[1]) / best[0]).mean() < -0.05
+
+
+def test_it_sends_a_tensor_early_where_its_device_has_no_room_for_it() -> None:
+    """Devices and order are given, so that only the time of the transfer is left."""
+    builder = GraphBuilder("early")
+    builder.add_op("make", runtime=1, outputs=[100], allowed_devices=[0])
+    builder.add_op(
+        "work", runtime=1, outputs=[1], temp_bytes=90, allowed_devices=[0], control_inputs=["make"]
+    )
+    builder.add_op("use", runtime=1, outputs=[1], inputs=["make", "work"], allowed_devices=[1])
+    graph = builder.build()
+    for transfer, share, peak in (("blocking", 1.0, 102), ("blocking", 0.0, 191), ("free", 1.0, 191)):
+        cluster = Cluster.uniform(2, transfer=transfer)
+        search = PeakSearchRun(graph, cluster, 0, PeakSearchConfig(resend_share=share))
+        search.run(200)
+        plan = search.plan()
+        assert plan is not None
+        plan.verify(graph)
+        assert max(plan.peak_memory) == search.best == peak
+        if share:
+            assert peak == brute_force(graph, cluster, PEAK).objective_value
+    early = PeakSearchRun(graph, TWO, 0, starts=[brute_force(graph, TWO, PEAK)])
+    early.run(6)
+    assert early.best == 102
 
 
 def test_it_begins_with_the_orders_of_plans() -> None:

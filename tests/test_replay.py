@@ -456,6 +456,34 @@ def test_inserted_transfers_make_any_order_of_ops_an_execution(instance, seed, e
     events = insert_transfers(graph, cluster, placement, graph.topological_order, eager=eager)
     line = replay(graph, cluster, placement, events)
     assert line.op[line.port < 0].tolist() == graph.topological_order.tolist()
+    same = np.full(graph.num_tensors, eager)
+    assert insert_transfers(graph, cluster, placement, graph.topological_order, eager=same).tolist() == list(
+        events
+    )
+
+
+@given(instances(), st.integers(0, 2**20))
+def test_each_tensor_is_sent_at_its_own_time(instance, seed):
+    """Just after its producer, among the first of these transfers, or just before its first reader."""
+    graph, cluster = instance
+    placement, _ = random_schedule(graph, cluster, seed)
+    early = np.random.default_rng(seed).random(graph.num_tensors) < 0.5
+    events = insert_transfers(graph, cluster, placement, graph.topological_order, eager=early).tolist()
+    replay(graph, cluster, placement, np.array(events, np.int64))
+    n, d = graph.num_ops, cluster.num_devices
+    for i, event in enumerate(events):
+        if event < n:
+            continue
+        tensor, device = divmod(event - n, d)
+        before = [e for e in events[:i] if e < n]
+        between = events[:i][len(events[:i]) - events[:i][::-1].index(before[-1]) :]
+        if early[tensor]:
+            assert before[-1] == graph.tensor_op[tensor]
+            assert all(early[(e - n) // d] for e in between)
+        else:
+            after = next(e for e in events[i:] if e < n)
+            assert placement[after] == device
+            assert tensor in graph.edge_tensor[graph.edge_op == after]
 
 
 # Brute force -------------------------------------------------------------------------------------

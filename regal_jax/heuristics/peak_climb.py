@@ -6,33 +6,50 @@ from typing import Any, Final
 from regal_jax.runtime.compiling import only_borrows
 from regal_jax.runtime.pointers import caller
 
-__all__ = ["DRAWS", "LEAST_GAIN", "MOST_OVER", "REORDERED", "WIDTHS", "Perturbation", "Placed", "climb"]
+__all__ = [
+    "DRAWS",
+    "LEAST_GAIN",
+    "MOST_OVER",
+    "REORDERED",
+    "RESENT",
+    "WIDTHS",
+    "Perturbation",
+    "Placed",
+    "climb",
+]
 
-DRAWS: Final = 7
+DRAWS: Final = 8
 """Uniform numbers per perturbation."""
 WIDTHS: Final = (1,) * 3
 """In a descent: numbers of moves to other devices to try in a step, one after another."""
+RESENT: Final = 1
+"""In a descent: number of transfers to try at another time with each of `WIDTHS`."""
 REORDERED: Final = 2
 """In a descent: number of moves in the order to try with each of `WIDTHS`."""
-MOST_OVER: Final = sum(width + REORDERED + 1 for width in WIDTHS)
+MOST_OVER: Final = sum(width + RESENT + REORDERED + 1 for width in WIDTHS)
 """A descent and the initial placement exceed the number of tries by at most this."""
 LEAST_GAIN: Final = 1e-9
 """Least relative improvement of a step of a descent."""
 
 _call = caller()
 
-Perturbation = namedtuple("Perturbation", "blocks class_of class_share reorder_share tries memory")
+Perturbation = namedtuple(
+    "Perturbation", "blocks class_of class_share reorder_share resend_share tries memory"
+)
 """The distribution of perturbations.
 
 Attributes:
   blocks: ``[B]`` int64, as in `PeakSearchConfig`.
   class_of: ``[N]`` int64, the class of each op.
-  class_share, reorder_share, tries: As in `PeakSearchConfig`.
+  class_share, reorder_share, resend_share, tries: As in `PeakSearchConfig`.
   memory: ``[D]`` float64 bytes, the capacities.
 """
 
-Placed = namedtuple("Placed", "place order value")
-"""A placement ``[N]`` int64, an order ``[N]`` int64, and their value ``[2]``: overflow and peak in bytes."""
+Placed = namedtuple("Placed", "place order early value")
+"""A placement and an order, as in `regal_jax.heuristics.peaks_kernel.State`, and times of transfers.
+
+``value`` is ``[2]``: overflow and peak in bytes.
+"""
 
 
 @only_borrows
@@ -58,10 +75,12 @@ def climb(
     Returns:
       Number of perturbations, at most ``S``.
     """
-    blocks, class_of, class_share, reorder_share, tries, memory = perturbation
-    kept, kept_order, value = now
-    place, order, found, found_order = state.place, state.order, state.found, state.found_order
+    blocks, class_of, class_share, reorder_share, resend_share, tries, memory = perturbation
+    kept, kept_order, kept_early, value = now
+    place, order, early = state.place, state.order, state.early
+    found, found_order, found_early = state.found, state.found_order, state.found_early
     peaks, group, allowed = state.peaks, layout.group, layout.allowed
+    begin = layout.begin
     n, d = len(kept), len(memory)
     used, count = 0, len(values) // 3
     for s in range(count):
@@ -89,8 +108,11 @@ def climb(
                 while not allowed[o * d + k]:
                     k += 1
             place[o] = k
+        for t in range(len(early)):
+            early[t] = kept_early[t] if place[begin[t]] == kept[begin[t]] else 0
         reorder = REORDERED if uniform[u + 6] < reorder_share else 0
-        left = _call(refine, (layout, state, tries, WIDTHS, reorder, LEAST_GAIN), 2)
+        resend = RESENT if uniform[u + 7] < resend_share else 0
+        left = _call(refine, (layout, state, tries, WIDTHS, resend, reorder, LEAST_GAIN), 2)
         used += 1 + tries - left
         over = peak = 0.0
         for k in range(d):
@@ -100,6 +122,8 @@ def climb(
             value[0], value[1] = over, peak
             for i in range(n):
                 kept[i], kept_order[i] = found[i], found_order[i]
+            for t in range(len(early)):
+                kept_early[t] = found_early[t]
         values[3 * s], values[3 * s + 1], values[3 * s + 2] = used, value[0], value[1]
         if used + tries + MOST_OVER > most or (value[0] == 0 and value[1] <= goal):
             return s + 1

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.graph import Cluster, ComputationGraph, op_classes
+from regal_jax.graph import Cluster, ComputationGraph, TransferModel, op_classes
 from regal_jax.heuristics.host_search import HostSearch
 from regal_jax.heuristics.numbering import neutral_numbers
 from regal_jax.heuristics.orders import given_order
@@ -16,6 +16,7 @@ from regal_jax.heuristics.peak_climb import (
     LEAST_GAIN,
     MOST_OVER,
     REORDERED,
+    RESENT,
     WIDTHS,
     Perturbation,
     Placed,
@@ -24,8 +25,8 @@ from regal_jax.heuristics.peak_climb import (
 from regal_jax.heuristics.peak_search_config import PeakSearchConfig
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 from regal_jax.heuristics.peaks_kernel import make_state, refine
-from regal_jax.heuristics.work import note
-from regal_jax.plan import Objective, Plan, insert_transfers
+from regal_jax.heuristics.work import uncounted
+from regal_jax.plan import Objective, Plan, insert_transfers, replay
 from regal_jax.runtime.compiling import for_loops, loops, usable
 from regal_jax.runtime.interrupts import check_interrupt
 from regal_jax.runtime.pointers import address_of
@@ -119,7 +120,7 @@ class PeakSearchRun(HostSearch):
             graph,
             cluster,
             placement,
-            insert_transfers(graph, cluster, placement, order),
+            insert_transfers(graph, cluster, placement, order, eager=np.asarray(self._now.early, bool)),
             objective=Objective.PEAK_MEMORY,
             provenance={"method": "peak-search", "placements": self.evaluations, "transfers": "late"},
         )
@@ -128,35 +129,41 @@ class PeakSearchRun(HostSearch):
         """The best initial placement, and the order of ops for which it is best."""
         graph, cluster = self.graph, self.cluster
         least, placement = least_peak_balance(graph, cluster, neutral_numbers(graph, cluster))
+        late = np.zeros(graph.num_tensors, bool)
         given = [plan.placement for plan in self._starts]
         pairs = [
-            (balance, start)
+            (balance, start, late)
             for balance in (least, PeakBalance(graph, cluster, given_order(graph)))
             for start in (placement, *given)
         ]
         for plan in self._starts:
             events = plan.event_ids(graph)
             own = PeakBalance(graph, cluster, events[events < graph.num_ops])
-            pairs.append((own, plan.placement))
-        self._balance, placement = pairs[0]
-        for balance, start in pairs:
+            pairs.append((own, plan.placement, _sent_early(graph, cluster, plan.placement, events)))
+        self._balance, placement, early = pairs[0]
+        for balance, start, sent in pairs:
             self.evaluations += 1
-            peaks = balance.peaks(start)
-            note(placements=-1)  # It counts as an evaluation.
+            with uncounted():
+                peaks = balance.peaks(start)
+            if sent.any():
+                events = insert_transfers(graph, cluster, start, balance.order, eager=sent)
+                peaks = replay(graph, cluster, start, events).peak_memory
             if self.improves(self.value(peaks, peaks.max(initial=0))):
-                self._balance, placement = balance, start
+                self._balance, placement, early = balance, start, sent
         ops, n, d = self._balance.order, graph.num_ops, cluster.num_devices
         place, order = placement[ops].astype(np.int64), np.arange(n)
-        self._now = for_loops(Placed(place, order, np.array(self._least)))
+        self._now = for_loops(Placed(place, order, early.astype(np.int64), np.array(self._least)))
         self._state = for_loops(make_state(place, order, d, graph.num_tensors))
         self._layout = for_loops(self._balance.layout)
         self._hit = for_loops(np.zeros(n, np.int64))
+        blocks = cluster.transfer is TransferModel.BLOCKING
         self._perturbation = for_loops(
             Perturbation(
                 blocks=np.array(self._config.blocks, np.int64),
                 class_of=op_classes(graph).of[ops].astype(np.int64),
                 class_share=float(self._config.class_share),
                 reorder_share=float(self._config.reorder_share),
+                resend_share=float(self._config.resend_share if blocks else 0.0),
                 tries=self._config.tries,
                 memory=self._memory.astype(np.float64),
             )
@@ -170,9 +177,26 @@ class PeakSearchRun(HostSearch):
         rows = self._uniform[: max(1, (_OPS_AT_ONCE if usable() else 0) // self.graph.num_ops)]
         values = for_loops(np.zeros(3 * len(rows)))
         space = self._layout, self._state, self._perturbation, self._now, self._hit
-        begins = address_of(refine, 2, *space[:2], self._config.tries, WIDTHS, REORDERED, LEAST_GAIN)
+        begins = address_of(refine, 2, *space[:2], self._config.tries, WIDTHS, RESENT, REORDERED, LEAST_GAIN)
         made = loops(climb)(begins, *space, for_loops(rows.ravel()), values, most, goal)
         self._uniform, before = self._uniform[made:], self.evaluations
         for used, *value in np.reshape(values, (-1, 3))[:made].tolist():
             self.evaluations = before + int(used)
             self.improves((value[0], value[1]))
+
+
+def _sent_early(
+    graph: ComputationGraph, cluster: Cluster, placement: np.ndarray, events: np.ndarray
+) -> np.ndarray:
+    """``[T]`` bool: whether a plan sends the tensor nearer to its producer than to its first readers."""
+    late = insert_transfers(graph, cluster, placement, events[events < graph.num_ops])
+    n, sums = graph.num_ops, np.zeros(graph.num_tensors)
+    position = np.zeros(n, np.int64)
+    position[events[events < n]] = np.arange(n)
+    for order in (events, late):
+        # The number of ops before a transfer, from the producer on.
+        sent = order >= n
+        tensor = (order[sent] - n) // cluster.num_devices
+        before = np.cumsum(~sent)[sent] - 1 - position[graph.tensor_op[tensor]]
+        np.add.at(sums, tensor, before if order is late else -2.0 * before)
+    return sums > 0

@@ -19,6 +19,8 @@ class PeakSearchConfig:
     Attributes:
       tries: Moves to evaluate after each perturbation.
       reorder_share: Probability that the moves after a perturbation also change the order of the ops.
+      resend_share: Probability that they also change when tensors are sent: just before their first reader on
+        a device, or just after their producer.
       blocks: Each perturbation draws one of these numbers and changes a block of consecutive ops of the
         order. The block has at most ``2 / number`` of all ops, and half as many on average.
       class_share: Probability that a perturbation also changes all ops that are like one of the block
@@ -30,6 +32,7 @@ class PeakSearchConfig:
 
     tries: int = 80
     reorder_share: float = 0.25
+    resend_share: float = 0.5
     blocks: tuple[int, ...] = (4, 16, 64)
     class_share: float = 0.5
 
@@ -48,7 +51,7 @@ class PeakSearchConfig:
                 f"give whole numbers from 1 to {MOST_COUNT}, at least one"
             )
         object.__setattr__(self, "blocks", found)
-        for field in ("reorder_share", "class_share"):
+        for field in ("reorder_share", "resend_share", "class_share"):
             share = real(getattr(self, field), 0, 1)
             if share is None:
                 value = shown(getattr(self, field))

@@ -176,7 +176,7 @@ class PeakBalance:
     def _refined(self, kernel: Any, place: np.ndarray, tries: int) -> tuple[Any, int]:
         """The state in which compiled loops end, and the tries that are left."""
         state = kernel.make_state(place, np.arange(len(place)), self._devices, len(self._size))
-        return state, loops(kernel.refine)(self.layout, state, tries, _WIDTHS, 0, _LEAST_GAIN)
+        return state, loops(kernel.refine)(self.layout, state, tries, _WIDTHS, 0, 0, _LEAST_GAIN)
 
     def _refine(self, place: np.ndarray, tries: int) -> tuple[np.ndarray, int]:
         """`refine` without Numba, by places in the order; returns the number of tries that are left, too."""

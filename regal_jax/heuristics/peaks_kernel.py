@@ -1,4 +1,4 @@
-"""The loops of `PeakBalance`: moves to other devices and in the order, and sums of bytes that they lower."""
+"""The loops of `PeakBalance`: moves of ops and of transfers, and sums of bytes that they lower."""
 
 from collections import namedtuple
 from typing import Any, Final
@@ -37,22 +37,27 @@ Attributes:
 
 State = namedtuple(
     "State",
-    "place order found found_order peaks position change since until held first last high weight movers "
-    "stamp tensors previous load moved shifted chosen",
+    "place order early found found_order found_early peaks position change sends since until held first last "
+    "high weight movers stamp tensors previous load waits moved shifted chosen",
 )
-"""The state of a refinement. What has a factor of 2 begins with the current placement and order.
+"""The state of a refinement. What has a factor of 2 in front begins with the current placement and order.
+
+A position has two slots: an op and the transfers just before it, and the transfers just after it.
 
 Attributes:
   place: ``[N]`` device.
   order: ``[N]``, the op at each position.
-  found, found_order: ``[N]``, those with the lowest peak so far.
+  early: ``[T]`` 0 or 1, whether the tensor is sent just after its producer instead of just before its first
+    reader on a device.
+  found, found_order, found_early: Those with the lowest peak so far.
   peaks: ``[D]`` bytes, their peak on each device.
   position: ``[N]``, of each op in the order.
-  change: ``[2 * D * (N + 1)]`` bytes, change of the bytes that a device holds from the position before; the
+  change: ``[2 * D * (2 * N + 1)]`` bytes, change of the bytes that a device holds from the slot before; the
     last is after all.
-  since, until: ``[2 * D * T]``, the first and the last position at which a device holds each tensor: ``N``
+  sends: ``[2 * N]``, the number of early transfers just after each position.
+  since, until: ``[2 * D * T]``, the first and the last slot in which a device holds each tensor: ``2 * N``
     and -1 for none. The second half is for an order that is tried, or has what was before a move.
-  held: ``[D * N]`` bytes.
+  held: ``[D * 2 * N]`` bytes in each slot.
   first, last: ``[D]``, ``since`` and ``until`` of one tensor.
   high: ``[D]`` bytes, the peak on each device.
   weight: ``[N]`` bytes that each group holds at the peak, or makes others hold.
@@ -61,6 +66,7 @@ Attributes:
   tensors: ``[T]``, those that one group makes or reads.
   previous: ``[N]``, previous devices of the members of one group.
   load: ``[T]`` bytes of each tensor at the peak, if it has not been tried yet.
+  waits: ``[T]`` bytes of those that are at the peak because of the time of a transfer.
   moved: ``[N]``, ops that change their side of the peak.
   shifted, chosen: ``[N]``, the order that is tried, and the best one that was.
 """
@@ -72,14 +78,17 @@ def make_state(place: np.ndarray, order: np.ndarray, devices: int, tensors: int)
     return State(
         place=place.astype(np.int64),
         order=order.astype(np.int64),
+        early=np.zeros(tensors, np.int64),
         found=np.empty(n, np.int64),
         found_order=np.empty(n, np.int64),
+        found_early=np.empty(tensors, np.int64),
         peaks=np.empty(d),
         position=np.empty(n, np.int64),
-        change=np.empty(2 * d * (n + 1)),
+        change=np.empty(2 * d * (2 * n + 1)),
+        sends=np.empty(2 * n, np.int64),
         since=np.empty(2 * d * tensors, np.int64),
         until=np.empty(2 * d * tensors, np.int64),
-        held=np.empty(d * n),
+        held=np.empty(d * 2 * n),
         first=np.empty(d, np.int64),
         last=np.empty(d, np.int64),
         high=np.empty(d),
@@ -89,6 +98,7 @@ def make_state(place: np.ndarray, order: np.ndarray, devices: int, tensors: int)
         tensors=np.empty(tensors, np.int64),
         previous=np.empty(n, np.int64),
         load=np.empty(tensors),
+        waits=np.empty(tensors),
         moved=np.empty(n, np.int64),
         shifted=np.empty(n, np.int64),
         chosen=np.empty(n, np.int64),
@@ -96,15 +106,18 @@ def make_state(place: np.ndarray, order: np.ndarray, devices: int, tensors: int)
 
 
 @only_borrows
-def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least_gain: float) -> int:
-    """`PeakBalance.refine`; without moves in the order, the same placement as that of NumPy.
+def refine(
+    layout: Any, state: Any, tries: int, widths: Any, resend: int, reorder: int, least_gain: float
+) -> int:
+    """`PeakBalance.refine`; with moves to other devices alone, the same placement as that of NumPy.
 
     Args:
       layout: The graph, with at least one op.
-      state: Overwritten. ``found`` and ``found_order`` have the result, and ``held`` the bytes of the last
-        placement.
-      tries: Approximate number of placements and orders to evaluate.
+      state: Overwritten. ``found``, ``found_order`` and ``found_early`` have the result, and ``held`` the
+        bytes of the last placement.
+      tries: Approximate number of moves to evaluate.
       widths: Numbers of moves to other devices to try in a step.
+      resend: Number of transfers to try at their other time in a step, only for transfers that block.
       reorder: Number of moves in the order to try in a step.
       least_gain: Least relative improvement of a step.
 
@@ -116,11 +129,12 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
         touched, before_rows, before, after_rows, after,
     ) = layout  # fmt: skip
     (
-        place, order, found, found_order, peaks, position, change, since, until, held, first, last, high,
-        weight, movers, stamp, tensors, previous, load, moved, shifted, chosen,
+        place, order, early, found, found_order, found_early, peaks, position, change, sends, since, until,
+        held, first, last, high, weight, movers, stamp, tensors, previous, load, waits, moved, shifted,
+        chosen,
     ) = state  # fmt: skip
     n, d, count = len(place), len(first), len(begin)
-    lane = n + 1
+    lane = 2 * n + 1
 
     def add(t, sign, half):
         """Adds ``sign`` times a tensor to the bytes while devices hold it."""
@@ -129,22 +143,26 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
             if until[at] >= 0:
                 change[(half * d + k) * lane + since[at]] += sign * size[t]
                 change[(half * d + k) * lane + until[at] + 1] -= sign * size[t]
+                if since[at] % 2 == 1:
+                    sends[half * n + since[at] // 2] += int(sign)
 
     def hold(t, half):
         """Writes since when and until when each device holds a tensor, and adds it to the bytes."""
         for k in range(d):
-            first[k], last[k] = n, -1
+            first[k], last[k] = 2 * n, -1
         for j in range(rows[t], rows[t + 1]):
-            i = position[readers[j]]
+            i = 2 * position[readers[j]]
             k = place[readers[j]]
             first[k], last[k] = min(first[k], i), max(last[k], i)
-        made, home = position[begin[t]], place[begin[t]]
+        made, home = 2 * position[begin[t]], place[begin[t]]
         end = max(made, last[home])
         for k in range(d):
             if k != home and last[k] >= 0:
-                # A transfer reads the tensor on its home at the position of the first reader on the other.
+                # A transfer reads the tensor on its home in the slot in which the other device gets it.
+                if early[t] == 1:
+                    first[k] = made + 1
                 end = max(end, first[k])
-        first[home], last[home] = 0 if resident[t] else made, n - 1 if keep[t] else end
+        first[home], last[home] = 0 if resident[t] else made, 2 * n - 1 if keep[t] else end
         for k in range(d):
             at = (half * d + k) * count + t
             since[at], until[at] = first[k], last[k]
@@ -152,15 +170,12 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
 
     def run(o, amount, half):
         """Adds ``amount`` while an op runs."""
-        at = (half * d + place[o]) * lane + position[o]
+        at = (half * d + place[o]) * lane + 2 * position[o]
         change[at] += amount
         change[at + 1] -= amount
 
     def put(mover, device):
-        """Moves a group; the second half keeps since when and until when its tensors were held.
-
-        Returns the number of its tensors, which it lists.
-        """
+        """Moves a group, but for its tensors; returns their number, and lists them."""
         listed = 0
         for m in range(bounds[mover], bounds[mover + 1]):
             o = members[m]
@@ -174,17 +189,21 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
             previous[o], place[o] = place[o], device
             run(o, temp[o], 0)
         for j in range(listed):
+            stamp[tensors[j]] = -1
+        return listed
+
+    def renew(listed):
+        """Holds the listed tensors as they are now; the second half keeps how they were held."""
+        for j in range(listed):
             t = tensors[j]
-            stamp[t] = -1
             add(t, -1.0, 0)
             for k in range(d):
                 at = k * count + t
                 since[d * count + at], until[d * count + at] = since[at], until[at]
             hold(t, 0)
-        return listed
 
-    def take_back(mover, listed):
-        """Undoes the move of a group."""
+    def take_back(listed):
+        """Holds the listed tensors as they were before."""
         for j in range(listed):
             t = tensors[j]
             add(t, -1.0, 0)
@@ -192,11 +211,13 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
                 at = k * count + t
                 since[at], until[at] = since[d * count + at], until[d * count + at]
             add(t, 1.0, 0)
-        for m in range(bounds[mover], bounds[mover + 1]):
-            o = members[m]
-            run(o, -temp[o], 0)
-            place[o] = previous[o]
-            run(o, temp[o], 0)
+
+    def power(bytes_now, scale):
+        share = bytes_now * scale
+        share *= share * share
+        for _ in range(SQUARINGS):
+            share *= share
+        return share
 
     def norm(scale, enough, half):
         """The sum of high powers, one device after the other; it may stop once it reaches ``enough``."""
@@ -204,46 +225,64 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
         for k in range(d):
             now, line = 0.0, (half * d + k) * lane
             for start in range(0, n, _AT_ONCE):
-                for i in range(line + start, line + min(n, start + _AT_ONCE)):
-                    now += change[i]
-                    share = now * scale
-                    share *= share * share
-                    for _ in range(SQUARINGS):
-                        share *= share
-                    total += share
+                for i in range(start, min(n, start + _AT_ONCE)):
+                    now += change[line + 2 * i]
+                    total += power(now, scale)
+                    now += change[line + 2 * i + 1]
+                    if sends[half * n + i] > 0:
+                        total += power(now, scale)
                 if total >= enough:
                     return total
         return total
 
-    def weigh(device, peak_at):
-        """Sets the bytes that each group holds on a device at a position, copies for the group included.
+    def weigh(device, slot):
+        """Sets the bytes that each group holds on a device in a slot, copies for the group included.
 
         Returns the number of groups with a weight, which it lists.
         """
         for i in range(n):
             weight[i] = 0.0
         for t in range(count):
-            load[t] = 0.0
-            if since[device * count + t] <= peak_at <= until[device * count + t]:
+            load[t] = waits[t] = 0.0
+            if since[device * count + t] <= slot <= until[device * count + t]:
+                at_home, early_use, late_use = place[begin[t]] == device, False, False
                 # What is at home from beginning to end is there in any order.
-                load[t] = 0.0 if resident[t] and keep[t] and place[begin[t]] == device else size[t]
-                if place[begin[t]] == device:
+                load[t] = 0.0 if resident[t] and keep[t] and at_home else size[t]
+                if at_home:
                     weight[group[begin[t]]] += size[t]
-                else:
-                    # A copy counts for all of its readers on the device.
-                    for j in range(rows[t], rows[t + 1]):
-                        if place[readers[j]] == device:
+                for j in range(rows[t], rows[t + 1]):
+                    if place[readers[j]] == device:
+                        # A copy counts for all of its readers on the device.
+                        if not at_home:
                             weight[group[readers[j]]] += size[t]
-        if place[order[peak_at]] == device:
-            weight[group[order[peak_at]]] = np.inf
+                        early_use |= 2 * position[readers[j]] <= slot
+                        late_use |= 2 * position[readers[j]] >= slot
+                if at_home:
+                    made = 2 * position[begin[t]]
+                    if early[t] == 0 and not keep[t] and not late_use and made < slot - 1:
+                        waits[t] = size[t]
+                elif early[t] == 1 and not early_use:
+                    waits[t] = size[t]
+        if slot % 2 == 0 and place[order[slot // 2]] == device:
+            weight[group[order[slot // 2]]] = np.inf
         few = 0
         for i in range(n):
             movers[few] = i
             few += weight[i] > 0
         return few
 
+    def largest(bytes_of):
+        """The tensor of most bytes, the first on ties, or -1; it counts no longer."""
+        t, most = -1, 0.0
+        for j in range(count):
+            if bytes_of[j] > most:
+                t, most = j, bytes_of[j]
+        if t >= 0:
+            bytes_of[t] = 0.0
+        return t
+
     def shift(t, device, peak_at, earlier):
-        """Writes to ``shifted`` an order in which the device does not hold a tensor at a position.
+        """Writes to ``shifted`` an order in which the device need not hold a tensor at a position.
 
         Either the readers after the position come before it, with all ops that they need, or what makes the
         tensor, or the first copy, comes after it, with all ops that need it. Returns whether there is such an
@@ -304,6 +343,7 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
         """Sets the positions of ops in an order, and the bytes with the current placement."""
         for i in range(n):
             position[sequence[i]] = i
+            sends[half * n + i] = 0
         for i in range(half * d * lane, (half + 1) * d * lane):
             change[i] = 0.0
         for t in range(count):
@@ -311,21 +351,22 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
         for o in range(n):
             run(o, temp[o], half)
 
-    best, scale, now, listed, anew = np.inf, 0.0, 0.0, 0, True
+    best, scale, now, anew = np.inf, 0.0, 0.0, True
     while True:
         if anew:
             fill(order, 0)
         # The highest peak, the first on ties.
-        device = peak_at = 0
+        device = slot = 0
         peak = -np.inf
         for k in range(d):
             bytes_now, high[k] = 0.0, 0.0
-            for i in range(n):
+            for i in range(2 * n):
                 bytes_now += change[k * lane + i]
-                held[k * n + i] = bytes_now
-                high[k] = max(high[k], bytes_now)
-                if bytes_now > peak:
-                    peak, device, peak_at = bytes_now, k, i
+                held[k * 2 * n + i] = bytes_now
+                if i % 2 == 0 or sends[i // 2] > 0:
+                    high[k] = max(high[k], bytes_now)
+                    if bytes_now > peak:
+                        peak, device, slot = bytes_now, k, i
         if peak < best:
             if best == np.inf:
                 scale = 1 / peak if peak > 0 else 1.0
@@ -335,17 +376,21 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
                 peaks[k] = high[k]
             for i in range(n):
                 found[i], found_order[i] = place[i], order[i]
+            for t in range(count):
+                found_early[t] = early[t]
         if tries <= 0:
             break
-        few, goal, least, best_mover, target = weigh(device, peak_at), now * (1 - least_gain), np.inf, -1, -1
+        few, goal, least = weigh(device, slot), now * (1 - least_gain), np.inf
+        best_kind = best_one = target = 0
         for width in widths:
-            least, best_mover, target = np.inf, -1, -1
-            # Moves to other devices, then in the order: of what reads a tensor, and back of what makes it.
-            tried, t, mover, to, in_order, back = 0, -1, -1, -1, False, False
+            least = np.inf
+            # Moves to other devices (0), of transfers (1), and in the order (2): of what reads a tensor, and
+            # back of what makes it.
+            kind, tried, one, to, listed, back = 0, 0, -1, -1, 0, True
             while True:
-                if not in_order:
+                if kind == 0:
                     if tried >= width or few == 0:
-                        in_order, back, tried = True, True, 0
+                        kind, tried = 1, 0
                         continue
                     # The group of most weight, the first on ties, goes to the device that holds least.
                     at = 0
@@ -353,52 +398,68 @@ def refine(layout: Any, state: Any, tries: int, widths: Any, reorder: int, least
                         i, o = movers[j], movers[at]
                         if weight[i] > weight[o] or (weight[i] == weight[o] and i < o):
                             at = j
-                    mover, to = movers[at], -1
+                    one, to = movers[at], -1
                     few -= 1
                     movers[at] = movers[few]
                     for k in range(d):
-                        free = k != device and allowed[mover * d + k]
-                        if free and (to < 0 or held[k * n + peak_at] < held[to * n + peak_at]):
+                        free = k != device and allowed[one * d + k]
+                        if free and (to < 0 or held[k * 2 * n + slot] < held[to * 2 * n + slot]):
                             to = k
                     if to < 0:
                         continue
-                    listed = put(mover, to)
+                    listed = put(one, to)
+                elif kind == 1:
+                    one = largest(waits) if tried < resend else -1
+                    if one < 0:
+                        kind, tried = 2, 0
+                        continue
+                    early[one] = 1 - early[one]
+                    tensors[0], listed = one, 1
                 else:
                     back = not back
                     if not back:
-                        if tried >= reorder:
+                        one = largest(load) if tried < reorder else -1
+                        if one < 0:
                             break
-                        # The tensor of most bytes, the first on ties.
-                        t, most = -1, 0.0
-                        for j in range(count):
-                            if load[j] > most:
-                                t, most = j, load[j]
-                        if t < 0:
-                            break
-                        load[t] = 0.0
-                    if not shift(t, device, peak_at, not back):
+                    if not shift(one, device, slot // 2, not back):
                         continue
+                if kind == 2:
                     fill(shifted, 1)
+                else:
+                    renew(listed)
                 tried += 1
                 tries -= 1
-                this = norm(scale, min(least, goal), 1 if in_order else 0)
+                this = norm(scale, min(least, goal), 1 if kind == 2 else 0)
                 if this < least:
-                    least, best_mover, target = this, -1 if in_order else mover, to
-                    for i in range(n if in_order else 0):
+                    least, best_kind, best_one, target = this, kind, one, to
+                    for i in range(n if kind == 2 else 0):
                         chosen[i] = shifted[i]
-                if in_order:
+                if kind == 0:
+                    for m in range(bounds[one], bounds[one + 1]):
+                        o = members[m]
+                        run(o, -temp[o], 0)
+                        place[o] = previous[o]
+                        run(o, temp[o], 0)
+                elif kind == 1:
+                    early[one] = 1 - early[one]
+                else:
                     for i in range(n):
                         position[order[i]] = i
-                else:
-                    take_back(mover, listed)
+                if kind < 2:
+                    take_back(listed)
             if least < goal:
                 break
         if not least < goal:
             break
-        now, anew = least, best_mover < 0
-        if anew:
+        now, anew, listed = least, best_kind == 2, 1
+        if best_kind == 2:
             for i in range(n):
                 order[i] = chosen[i]
+            continue
+        if best_kind == 1:
+            early[best_one] = 1 - early[best_one]
+            tensors[0] = best_one
         else:
-            put(best_mover, target)
+            listed = put(best_one, target)
+        renew(listed)
     return tries

@@ -28,7 +28,7 @@ def insert_transfers(
     placement: np.ndarray,
     op_order: Sequence[int] | np.ndarray,
     *,
-    eager: bool = False,
+    eager: bool | np.ndarray = False,
 ) -> np.ndarray:
     """Adds the transfers that ``op_order`` needs (blocking transfers; otherwise none are events).
 
@@ -37,7 +37,8 @@ def insert_transfers(
       cluster: The cluster.
       placement: ``[N]`` device of each op.
       op_order: ``[N]`` op indices in an order that respects every edge.
-      eager: Send a tensor as soon as it exists; otherwise just before its first reader on the device.
+      eager: Send a tensor as soon as it exists; otherwise just before its first reader on the device. An
+        array ``[T]`` bool has a value for each tensor. Between two ops the former come first.
 
     Returns:
       ``[M]`` event ids, as `regal_jax.plan.replay` takes them.
@@ -48,12 +49,10 @@ def insert_transfers(
     position = np.empty(graph.num_ops, dtype=np.int64)
     position[order] = np.arange(len(order))
     pair, edge = _away(graph, np.asarray(placement))
-    if eager:
-        before = position[graph.edge_producer[edge]] + 1
-    else:
-        before = position[graph.edge_op[edge]]
-        soonest = np.argsort(before, kind="stable")
-        pair, before = pair[soonest], before[soonest]
+    sent = np.broadcast_to(eager, graph.num_tensors)[graph.edge_tensor[edge]]
+    before = np.where(sent, position[graph.edge_producer[edge]] + 1, position[graph.edge_op[edge]])
+    soonest = np.lexsort([~sent, before])
+    pair, before = pair[soonest], before[soonest]
     # A copy is for the first reader on its device. Edges are sorted by tensor and reader.
     first = np.sort(np.unique(pair, return_index=True)[1])
     tensor, device = np.divmod(pair[first], MAX_DEVICES)
