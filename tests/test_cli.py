@@ -212,6 +212,12 @@ def test_generate_import_show(capsys):
     assert "examples" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("out", [(), ("--out", "g.json")])
+def test_an_unknown_family_is_told_without_an_output_too(out, capsys):
+    said = refusal(("generate", "nope", *out), "FAMILY", capsys)
+    assert said.startswith("unknown 'nope'; use one of erdos-renyi, ")
+
+
 def test_a_plan_that_is_shown_has_no_options_of_a_graph(stg, capsys):
     assert run("optimize", stg, "--method", "bfs", "--quiet", "--out", "plan.json") == 0
     assert run("show", "plan.json") == 0
