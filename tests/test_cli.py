@@ -445,6 +445,7 @@ def test_help_names_the_links_and_the_default(capsys):
         ("verify", f"default: the example {DEFAULT_EXAMPLE}"),
         ("show", "default: list the examples"),
         ("order", "how many candidates are evaluated (default 5000)"),
+        ("propose", "brkga proposes whole populations, at least so many (default 1000)"),
         ("train", "regal guides the search"),
     ],
 )
