@@ -212,6 +212,12 @@ def test_generate_import_show(capsys):
     assert "examples" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("out", [(), ("--out", "g.json")])
+def test_an_unknown_family_is_told_without_an_output_too(out, capsys):
+    said = refusal(("generate", "nope", *out), "FAMILY", capsys)
+    assert said.startswith("unknown 'nope'; use one of erdos-renyi, ")
+
+
 def test_a_plan_that_is_shown_has_no_options_of_a_graph(stg, capsys):
     assert run("optimize", stg, "--method", "bfs", "--quiet", "--out", "plan.json") == 0
     assert run("show", "plan.json") == 0
@@ -439,6 +445,7 @@ def test_help_names_the_links_and_the_default(capsys):
         ("verify", f"default: the example {DEFAULT_EXAMPLE}"),
         ("show", "default: list the examples"),
         ("order", "how many candidates are evaluated (default 5000)"),
+        ("propose", "brkga proposes whole populations, at least so many (default 1000)"),
         ("train", "regal guides the search"),
     ],
 )

@@ -2,11 +2,14 @@
 
 import json
 import pathlib
+import tarfile
 
 import pytest
 
 from regal_jax.cli import main
 from regal_jax.cli.progress import progress_bars
+from regal_jax.datasets import generate
+from regal_jax.importers import save_graph
 
 
 @pytest.fixture(autouse=True)
@@ -96,6 +99,24 @@ def test_bad_input_exits_2_with_one_line(arguments, said, tmp_path, capsys):
     assert code == 2
     assert err.count("\n") == 1, err
     assert said in err
+
+
+@pytest.mark.parametrize("document", ["corpus.json", "manifest.json"])
+def test_the_summary_of_a_corpus_or_of_a_set_is_no_graph(document, capsys):
+    folder = pathlib.Path("corpus")
+    (folder / "graphs" / "keras").mkdir(parents=True)
+    (folder / document).write_text('{"format": "regal_jax.other"}')
+    save_graph(generate("layered", 8, seed=0), folder / "graphs" / "keras" / "one.json.gz")
+    save_graph(generate("layered", 8, seed=0), folder / "two.json")
+    assert run("dataset", "show", folder) == 0
+    out, err = capsys.readouterr()
+    assert "corpus: 2 graphs, 0 broken files\n" in out
+    with tarfile.open("corpus.tar.gz", "w:gz") as archive:
+        archive.add(folder)
+    assert run("dataset", "show", "corpus.tar.gz") == 0
+    out, also = capsys.readouterr()
+    assert "corpus.tar.gz: 1 graph, 0 broken files\n" in out
+    assert err == also == ""
 
 
 def test_show_of_nothing(capsys):

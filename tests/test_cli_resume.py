@@ -1,5 +1,6 @@
 """Repeated calls of ``regal-jax optimize --out-dir``, and ``--warm-start``."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -10,8 +11,10 @@ import pytest
 from regal_jax import api
 from regal_jax.cli import main, resume
 from regal_jax.datasets import generate
+from regal_jax.errors import ConfigError
 from regal_jax.importers import load_graph, save_graph
 from regal_jax.plan import Plan
+from regal_jax.solvers import HostSolver, ListSearch, registry
 
 FILE = pathlib.Path("plans/a.plan.json")
 
@@ -101,6 +104,36 @@ def test_a_killed_search_leaves_its_plan_in_a_new_file_alone(killed):
     pathlib.Path("other").write_text("mine")
     killed("a.json", "--out", "other", "--evaluations", 600)
     assert pathlib.Path("other").read_text() == "mine"
+
+
+@dataclasses.dataclass(frozen=True)
+class Refusing(HostSolver):
+    """Refuses its settings where a search begins, after the heuristics, for graphs of one name."""
+
+    name = "refusing"
+    graph: str = "erdos-renyi-40-4"
+
+    def begin(self, instance):
+        if instance.graph.name == self.graph:
+            raise ConfigError("refusing: graph is never right; give another")
+        return ListSearch().begin(instance)
+
+
+def test_a_refusal_after_the_heuristics_leaves_no_plan_of_them(monkeypatch, capsys):
+    monkeypatch.setitem(registry._registry, "refusing", registry.Entry("refusing", "R", "none", Refusing))
+    refused = ("--method", "refusing", "--evaluations", 60)
+    assert run("b.json", "--out", "new.json", *refused) == 2
+    assert "error: refusing: graph is never right; give another" in capsys.readouterr().err
+    assert not pathlib.Path("new.json").exists()
+    # What an earlier run has left, and plans of other graphs that are finished, stay.
+    assert run("a.json", "--out-dir", "plans", "--method", "random-topological") == 0
+    assert run("a.json", "b.json", "--out-dir", "plans", *refused) == 2
+    assert os.listdir("plans") == ["a.plan.json"]
+    FILE.unlink()
+    assert run("a.json", "b.json", "--out-dir", "plans", *refused) == 2
+    for path in pathlib.Path("plans").iterdir():
+        assert path == FILE
+        assert Plan.load(path).provenance["stopped"] == "budget"
 
 
 def test_a_search_goes_on_from_the_folder_and_a_better_plan_is_saved(capsys):

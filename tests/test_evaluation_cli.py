@@ -116,7 +116,6 @@ def test_the_capacity_is_that_of_a_file():
         ((*QUICK, "--weights", "regal=nofile"), "weights: the suite 'regal' takes none; give a policy"),
         ((*QUICK, "--suite", "realistic", "--weights", "a=nofile"), "weights: the suite 'realistic' takes"),
         (("--report-only",), "no evaluation there"),
-        (("--suite", "other"), "--suite: there is no 'other'; use one of regal, realistic"),
         (("--small", *QUICK), "--small: is for --suite cp-sat-minute"),
         ((*QUICK, "--policy", "a=x", "--policy", "a=y"), "--policy: a is given twice; give it once"),
     ],
@@ -138,6 +137,15 @@ def test_bad_arguments(option, capsys):
         run("evaluate", "--out", "out", option)
     assert ended.value.code == 2
     assert option.partition("=")[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("out", [(), ("--out", "out")])
+def test_an_unknown_suite_is_told_without_an_output_too(out, capsys):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        run("evaluate", "--suite", "other", *out)
+    err = capsys.readouterr().err
+    assert "argument --suite: there is no 'other'; use one of regal, realistic" in err
+    assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("grid", ["population", "population=", "=1", "population=many"])

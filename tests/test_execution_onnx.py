@@ -450,7 +450,7 @@ def test_other_plans_are_refused_in_one_line():
         PlanError, match=r"^the plan is for graph 'g' .*their ops differ; make a plan of this"
     ):
         apply_to_onnx(planned(other), proto)
-    with pytest.raises(PlanError, match="take the profile and the sizes"):
+    with pytest.raises(PlanError, match=r"other runtimes, .*: take the profile and the sizes [^;]*$"):
         apply_to_onnx(planned(proto, profile="a100"), proto)
     assert names(apply_to_onnx(planned(proto, profile="a100"), proto, profile="a100")) == names(proto)
     plan = planned(proto)
@@ -562,6 +562,11 @@ def test_command_takes_dimensions_and_inputs(tmp_path, capsys):
     inputs = ["--dim", "batch=4", "--measure", "--inputs", str(tmp_path / "inputs.npz")]
     assert main([*arguments, *inputs]) == 0
     assert f"{2 * 4 * 5 * 4} B" in capsys.readouterr().out
+    # The inputs may have other sizes than the plan. What is predicted is for those that are measured.
+    np.savez(tmp_path / "inputs.npz", i=np.array([0, 2, 1, 2, 0, 1]))
+    assert main([*arguments, *inputs]) == 0
+    rows = [line.split("  ") for line in capsys.readouterr().out.splitlines() if line.startswith("order of")]
+    assert [[cell.strip() for cell in row if cell][1:3] for row in rows] == [[f"{2 * 6 * 5 * 4} B"] * 2] * 2
     np.savez(tmp_path / "inputs.npz", i=np.array([9, 0, 0, 0]))
     assert main([*arguments, *inputs]) == 2
     assert "ONNX Runtime cannot run the model: " in capsys.readouterr().err
@@ -570,6 +575,17 @@ def test_command_takes_dimensions_and_inputs(tmp_path, capsys):
     assert "inputs.npz: not a file of arrays; " in capsys.readouterr().err
     assert main([*arguments, "--dim", "batch=4", "--dim", "batch=5"]) == 2
     assert "a dimension occurs twice" in capsys.readouterr().err
+
+
+def test_predictions_are_for_the_sizes_of_the_inputs(tmp_path):
+    nodes = [node("Add", ["a", "b"], ["s"]), node("Exp", ["s"], ["e"]), node("Neg", ["e"], ["y"])]
+    proto = model(nodes, [info("a", "rows", None), info("b", "rows", 3)], [info("y", "rows", 3)])
+    for rows in (1, 7):
+        given_ = {"a": np.zeros((rows, 3), "f"), "b": np.zeros((rows, 3), "f")}
+        for dims in (None, {"rows": 2}):
+            found = compare_onnx(proto, proto, given_, dims=dims, threads=1)
+            assert found.predicted_before == found.predicted_after == found.before.peak_bytes == rows * 24
+    assert [d.dim_param for d in proto.graph.input[0].type.tensor_type.shape.dim] == ["rows", ""]
 
 
 def test_measured_settings():

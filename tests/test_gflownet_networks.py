@@ -178,7 +178,8 @@ def test_configs_and_parts_are_checked():
     for settings, said in (
         ({"devices": 0}, "gflownet: devices is 0"),
         ({"width": 0}, "width is 0"),
-        ({"heads": (1, 2)}, "heads is"),
+        ({"heads": (1, 2)}, "^gflownet: heads is"),
+        ({"heads": (1, 1, 1, 1, 1, 1, -1)}, "^gflownet: heads is -1"),
         ({"lookahead": 1}, "lookahead is 1"),
     ):
         with pytest.raises(ConfigError, match=said):

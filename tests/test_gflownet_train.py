@@ -316,7 +316,7 @@ def test_the_command_trains_on_a_set(tmp_path, capsys, monkeypatch):
 def test_settings_are_checked_and_written(tmp_path):
     for document, said in (
         ({"data": {"families": ["magic"]}}, "data.families: unknown 'magic'"),
-        ({"data": {"families": []}}, "data.families: unknown ''"),
+        ({"data": {"families": []}}, "data.families: is empty; give at least one family"),
         ({"data": {"subgraph": [5, 4]}}, r"data.subgraph: is \(5, 4\)"),
         ({"data": {"subgraph": 5}}, "data.subgraph: is 5; give a list"),
         ({"data": {"validation_graphs": 0}}, "data.validation_graphs: is 0"),

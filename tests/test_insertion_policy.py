@@ -303,7 +303,7 @@ def test_a_damaged_file_of_moves_is_named(tmp_path: pathlib.Path) -> None:
     narrow, archive = io.BytesIO(), io.BytesIO()
     np.save(narrow, np.load(file)[:, 1:])
     np.savez(archive, np.load(file))
-    kept = narrow.getvalue(), archive.getvalue()
+    kept = narrow.getvalue(), archive.getvalue(), archive.getvalue()[:-1], b"PK\x03\x04" + whole
     for content in (b"", b"xx", whole[:100], whole[:-1], whole.replace(b"{", b"(", 1), *kept):
         file.write_bytes(content)
         with pytest.raises(FormatError, match=r"moves-1\.npy: is damaged; remove it, and"):

@@ -331,6 +331,8 @@ def test_settings_by_name():
     ):
         with pytest.raises(ConfigError, match=r"settings: brkga.* is given twice; give it once"):
             with_settings(Auto(), settings)
+    with pytest.raises(ConfigError, match="heft: there is no setting 'heuristic'; it has none"):
+        with_settings(solver("heft"), {"heuristic": "bfs"})
     with pytest.raises(ConfigError, match="brkga: population is a single value without a setting x"):
         with_settings(Brkga(), {"population.x": 3})
     with pytest.raises(ConfigError, match="Brkga: population is 'many'"):

@@ -8,10 +8,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from regal_jax.checks import counted
+from regal_jax.checks import counted, shown
 from regal_jax.cli import machine
 from regal_jax.cli.arguments import Subparsers, add_engine, count, folder_name, seconds, seed
 from regal_jax.cli.progress import progress_bars
+from regal_jax.runtime.interrupts import interruptible
 
 if TYPE_CHECKING:
     from regal_jax.experiments import EvaluationConfig
@@ -88,6 +89,7 @@ def add_evaluate(subparsers: Subparsers) -> None:
 def _suite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--suite",
+        type=_suite_name,
         metavar="NAME",
         help="a table or figure of the papers, such as table-1-synthetic-makespan (an unknown name lists "
         "all), or a kind of experiment: regal (default), realistic, topological-order, robust-scheduling",
@@ -123,6 +125,18 @@ def _suite(parser: argparse.ArgumentParser) -> None:
             metavar="NAME=FOLDER",
             help=f"robust scheduling: a training folder for Figure {number}; may be repeated",
         )
+
+
+@interruptible()
+def _suite_name(text: str) -> str:
+    """The name of a suite, checked here so that it is told before a missing option."""
+    from regal_jax.experiments.config import SUITES
+    from regal_jax.experiments.suites import suite_names
+
+    names = (*SUITES, *suite_names())
+    if text and text not in names:
+        raise argparse.ArgumentTypeError(f"there is no {shown(text)}; use one of {', '.join(names)}")
+    return text
 
 
 def _methods(parser: argparse.ArgumentParser) -> None:
@@ -372,10 +386,6 @@ def _named(args: argparse.Namespace) -> dict[str, Any]:
         if small:
             raise ConfigError(f"--small: is for --suite {', '.join(suite_names())}; use --limit instead")
         return {}
-    if suite not in suite_names():
-        raise ConfigError(
-            f"--suite: there is no {suite!r}; use one of {', '.join((*SUITES, *suite_names()))}"
-        )
     document = named_suite(suite, small=small)
     if any(getattr(args, name) for name in ("graphs", "split", "limit", "max_ops", "min_ops", "contract")):
         document.pop("digest", None)  # The table is then for other graphs.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli import machine
 from regal_jax.cli.clusters import cluster_of
-from regal_jax.cli.resume import Previous, Question, SoFar, previous_results, save_better
+from regal_jax.cli.resume import Previous, Question, SoFar, previous_results
 from regal_jax.cli.sources import check_writable, load, made_folder
 from regal_jax.cli.watch import Incoming, pause
 from regal_jax.engines import check_engine_name, opened
@@ -195,13 +195,14 @@ def _one(
 
     if not args.quiet:
         print(graph)
-    see = SoFar([out]).callback
-    plan = search(graph, cluster, **options, on_improvement=see and functools.partial(see, 0))
+    with SoFar([out]) as so_far:
+        see = so_far.callback
+        plan = search(graph, cluster, **options, on_improvement=see and functools.partial(see, 0))
     with first_interrupt_waits():
         plan.verify(graph)
         said = []
         try:
-            plan, saved = save_better(plan, *out)
+            plan, saved = so_far.save(0, plan)
             said.append(saved)
             if args.plot:
                 plan.plot(args.plot)
@@ -224,9 +225,10 @@ def _many(
 ) -> int:
     """Saves each plan as soon as it is found, since a batch may take hours and may be killed."""
     names = args.files or [graphs[0].name]
-    if args.workers is None:
-        options["on_improvement"] = SoFar(outs).callback
-    finished = _search_many(args, names, graphs, cluster, outs, options)
+    with SoFar(outs) as so_far:
+        if args.workers is None:
+            options["on_improvement"] = so_far.callback
+        finished = _search_many(args, names, graphs, cluster, so_far, options)
     return max(_report_overflow(args, finished[i], f" for {file}") for i, file in enumerate(names))
 
 
@@ -235,7 +237,7 @@ def _search_many(
     files: Sequence[str],
     graphs: Sequence["ComputationGraph"],
     cluster: "Cluster",
-    outs: Sequence[tuple[str | None, Previous | None]],
+    so_far: SoFar,
     options: dict[str, Any],
 ) -> dict[int, "Plan"]:
     """Saves and reports each plan; returns the better of it and the one that the folder held."""
@@ -250,7 +252,7 @@ def _search_many(
         plan.verify(graphs[member])
         saved = ""
         try:
-            plan, saved = save_better(plan, *outs[member])
+            plan, saved = so_far.save(member, plan)
         finally:  # What was found is shown even if it cannot be written.
             if not args.quiet:
                 line = "; ".join(filter(None, [headline(plan), saved]))
@@ -364,7 +366,7 @@ def _search_batch(
         return {}
     files, graphs, outs = zip(*batch, strict=True)
     options = _options(args, [previous for _, previous in outs])
-    found = _search_many(args, files, graphs, cluster, outs, options)
+    found = _search_many(args, files, graphs, cluster, SoFar(outs), options)
     return {files[i]: plan for i, plan in found.items()}
 
 

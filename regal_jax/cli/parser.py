@@ -3,6 +3,7 @@
 import argparse
 from typing import Final
 
+from regal_jax.checks import shown
 from regal_jax.cli import commands
 from regal_jax.cli.apply import add_apply
 from regal_jax.cli.arguments import (
@@ -22,6 +23,7 @@ from regal_jax.cli.evaluate import add_evaluate
 from regal_jax.cli.optimize import optimize
 from regal_jax.cli.propose import add_propose
 from regal_jax.cli.train import add_train
+from regal_jax.runtime.interrupts import interruptible
 from regal_jax.solvers import own_entries
 
 __all__ = ["build_parser"]
@@ -279,6 +281,16 @@ def _written(parser: argparse.ArgumentParser) -> None:
     )
 
 
+@interruptible()
+def _family(text: str) -> str:
+    """The name of a family of graphs, checked here so that it is told before a missing option."""
+    from regal_jax.datasets import FAMILIES
+
+    if text and text not in FAMILIES:
+        raise argparse.ArgumentTypeError(f"unknown {shown(text)}; use one of {', '.join(FAMILIES)}")
+    return text
+
+
 def _others(subparsers: Subparsers) -> None:
     convert = subparsers.add_parser(
         "import",
@@ -322,7 +334,7 @@ def _others(subparsers: Subparsers) -> None:
         description="Write a random graph; the same family, size and seed give the same file.",
     )
     generate.add_argument(
-        "family", metavar="FAMILY", help="erdos-renyi, layered, ...; an unknown name lists all"
+        "family", type=_family, metavar="FAMILY", help="erdos-renyi, layered, ...; an unknown name lists all"
     )
     generate.add_argument("--ops", type=count, default=100, help="number of ops (default 100)")
     generate.add_argument("--seed", type=seed, default=0, help="seed of the random numbers (default 0)")

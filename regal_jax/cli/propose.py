@@ -97,7 +97,12 @@ def add_propose(subparsers: Subparsers, add_source: Callable[[argparse.ArgumentP
         metavar="T",
         help="of gflownet: lower is better in the mean and less diverse (default 0.005)",
     )
-    propose.add_argument("--count", type=count, default=1000, help="plans to propose (default 1000)")
+    propose.add_argument(
+        "--count",
+        type=count,
+        default=1000,
+        help="plans to propose; brkga proposes whole populations, at least so many (default 1000)",
+    )
     propose.add_argument("--keep", type=count, default=100, help="plans to keep (default 100)")
     propose.add_argument(
         "--choose",

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 from regal_jax.errors import ConfigError, FormatError, PlanError
 from regal_jax.runtime.deadline import Deadline
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from regal_jax.graph import Cluster, ComputationGraph
     from regal_jax.plan import Plan
 
-__all__ = ["Previous", "Question", "SoFar", "previous_results", "save_better"]
+__all__ = ["Previous", "Question", "SoFar", "previous_results"]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -125,27 +125,40 @@ class SoFar:
     """Saves the best plans so far during a search, so that a killed run keeps them.
 
     A file that was there before is replaced only by a better plan for the same question, and else not before
-    the end of the search.
+    the end of the search. Where a refusal ends the context, such as that of a setting by a method, a new file
+    that has no more than the plan of a heuristic is removed.
 
     Args:
       outs: The file of each graph's plan, or ``None``, and the plan of an earlier run in it.
     """
 
     def __init__(self, outs: Sequence[tuple[str | None, Previous | None]]) -> None:
-        self._outs = [
+        self._outs = outs
+        self._during = [
             (path if path and (previous or not os.path.lexists(path)) else None, previous)
             for path, previous in outs
         ]
         self._pause = Deadline(0.0)
+        self._begun: set[str] = set()
+        """New files with the plan of a heuristic."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None and issubclass(kind, (ValueError, ImportError)):
+            for path in self._begun:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
 
     @property
     def callback(self) -> "Callable[[int, Improvement], None] | None":
         """`see`; ``None`` if no file is written during the search, which then makes no plans for it."""
-        return self.see if any(path for path, _ in self._outs) else None
+        return self.see if any(path for path, _ in self._during) else None
 
     def see(self, member: int, improvement: "Improvement") -> None:
         """Saves an improvement of a graph, unless one has just been saved."""
-        path, previous = self._outs[member]
+        path, previous = self._during[member]
         if not self._pause.over or (previous and previous.plan.sort_key <= improvement.plan.sort_key):
             return
         clock = Deadline()
@@ -153,11 +166,21 @@ class SoFar:
         said = {**improvement.plan.provenance, "evaluations": improvement.evaluations, **_INTERRUPTED}
         # The end of the search reports what cannot be written.
         with contextlib.suppress(FormatError, OSError):
-            save_better(dataclasses.replace(improvement.plan, provenance=said), path, None)
+            _save_better(dataclasses.replace(improvement.plan, provenance=said), path, None)
+        if path and previous is None and not improvement.evaluations:
+            self._begun.add(path)
+        elif path:
+            self._begun.discard(path)
         self._pause = Deadline(clock.spent / _SHARE)
 
+    def save(self, member: int, plan: "Plan") -> tuple["Plan", str]:
+        """Saves the plan of a graph at the end of its search; returns as `_save_better` does."""
+        path, previous = self._outs[member]
+        self._begun.discard(path or "")
+        return _save_better(plan, path, previous)
 
-def save_better(plan: "Plan", path: str | None, previous: Previous | None) -> tuple["Plan", str]:
+
+def _save_better(plan: "Plan", path: str | None, previous: Previous | None) -> tuple["Plan", str]:
     """Saves ``plan`` unless ``path`` holds one as good; returns the better plan and a line of report."""
     if path is None:
         return plan, ""

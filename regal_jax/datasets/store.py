@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, Final
 
 from regal_jax.checks import check_callback
+from regal_jax.datasets.corpus_files import CORPUS
 from regal_jax.datasets.manifest import MANIFEST
 from regal_jax.errors import FormatError, GraphError
 from regal_jax.graph import ComputationGraph
@@ -31,6 +32,8 @@ _TEXTS: Final[Mapping[str, Callable[..., ComputationGraph]]] = {
 }
 """Suffixes of the files that are read inside an archive, and their parsers."""
 
+_SUMMARIES: Final = (CORPUS, MANIFEST)
+"""Files of a set that are no graphs."""
 _WARNINGS: Final = 20
 
 
@@ -141,7 +144,7 @@ def _folder(folder: pathlib.Path, prefix: str, above: frozenset[str]) -> Iterato
         yield Entry(prefix.rstrip("/") or folder.name, error=_unreadable(folder, error))
         return
     for path in paths:
-        if path.name.startswith(".") or path.name == MANIFEST:
+        if path.name.startswith(".") or path.name in _SUMMARIES:
             continue
         if os.path.isdir(path):
             yield from _folder(path, f"{prefix}{path.name}/", above | {place})
@@ -167,7 +170,7 @@ def _archive(path: pathlib.Path, prefix: str) -> Iterator[Entry]:
         with tarfile.open(path, "r|*") as archive:
             for member in archive:
                 name = pathlib.PurePosixPath(member.name)
-                hidden = name.name.startswith(".") or name.name == MANIFEST
+                hidden = name.name.startswith(".") or name.name in _SUMMARIES
                 if member.isfile() and not hidden and name.suffix in _TEXTS:
                     yield _member(path, archive.extractfile(member), member, prefix)
     except FormatError as error:

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Final
 
 from regal_jax.checks import check_number, check_setting, flag
-from regal_jax.ordering.config import TopoformerConfig
+from regal_jax.ordering.config import TopoformerConfig, checked_heads
 
 __all__ = ["STATE_FEATURES", "GflownetConfig"]
 
@@ -62,7 +62,7 @@ class GflownetConfig:
         set_(self, "indicator_gain", gain)
         for field in ("lookahead", "partition", "value"):
             flag("gflownet", field, getattr(self, field))
-        set_(self, "heads", self.encoder.heads)  # Checked by `TopoformerConfig`.
+        set_(self, "heads", checked_heads("gflownet", self.heads))
 
     @property
     def encoder(self) -> TopoformerConfig:

@@ -192,7 +192,7 @@ def _profile(profile: str | DeviceProfile | MeasuredProfile) -> DeviceProfile | 
     if isinstance(profile, MeasuredProfile):
         return profile
     is_measured = isinstance(profile, str) and profile.lower() == MEASURED
-    return MeasuredProfile() if is_measured else find_profile(profile)
+    return MeasuredProfile() if is_measured else find_profile(profile, MEASURED)
 
 
 def _step(

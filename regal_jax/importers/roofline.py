@@ -124,8 +124,12 @@ PROFILES: Final[Mapping[str, DeviceProfile]] = {
 """
 
 
-def find_profile(profile: str | DeviceProfile) -> DeviceProfile:
+def find_profile(profile: str | DeviceProfile, *others: str) -> DeviceProfile:
     """The profile called ``profile``, in any case; a `DeviceProfile` is returned as it is.
+
+    Args:
+      profile: The name or the profile.
+      *others: Names that the caller knows in addition, for the message.
 
     Raises:
       ConfigError: There is no such profile.
@@ -135,7 +139,8 @@ def find_profile(profile: str | DeviceProfile) -> DeviceProfile:
     found = PROFILES.get(profile.lower()) if isinstance(profile, str) else None
     if found is None:
         raise ConfigError(
-            f"profile: unknown device {profile!r}; use one of {', '.join(PROFILES)}, or a DeviceProfile"
+            f"profile: unknown device {profile!r}; use one of {', '.join((*PROFILES, *others))}, "
+            "or a DeviceProfile"
         )
     return found
 

@@ -10,7 +10,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.ordering.relations import Relation
 from regal_jax.policies.checks import one_of
 
-__all__ = ["ENCODERS", "Decoder", "Encoder", "TopoformerConfig", "named_encoder"]
+__all__ = ["ENCODERS", "Decoder", "Encoder", "TopoformerConfig", "checked_heads", "named_encoder"]
 
 _HEADS: Final = 10
 """Heads of each relation in the paper."""
@@ -38,6 +38,21 @@ class Decoder(enum.StrEnum):
     """Priorities of all ops at once."""
     AUTOREGRESSIVE = "autoregressive"
     """New priorities before each step."""
+
+
+def checked_heads(owner: str, given: Any) -> tuple[int, ...]:
+    """The heads for each relation.
+
+    Args:
+      owner: Name of the settings in the error message.
+      given: The value to check, of any type.
+
+    Raises:
+      ConfigError: These are no seven whole numbers, or one is out of range.
+    """
+    if not isinstance(given, (tuple, list)) or len(given) != _NUM:
+        raise ConfigError(f"{owner}: heads is {shown(given)}; give {_NUM} whole numbers, one per relation")
+    return tuple(check_setting(owner, "heads", number, 0, _MOST_HEADS) for number in given)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,12 +103,7 @@ class TopoformerConfig:
         set_(self, "heads", self._checked_heads())
 
     def _checked_heads(self) -> tuple[int, ...]:
-        given = self.heads
-        if not isinstance(given, (tuple, list)) or len(given) != _NUM:
-            raise ConfigError(
-                f"topoformer: heads is {shown(given)}; give {_NUM} whole numbers, one per relation"
-            )
-        heads = tuple(check_setting("topoformer", "heads", number, 0, _MOST_HEADS) for number in given)
+        heads = checked_heads("topoformer", self.heads)
         if self.encoder is Encoder.MLP:
             return (0,) * _NUM  # Configs that mean the same are equal.
         if self.encoder is not Encoder.TOPOFORMER and len(set(heads) - {0}) > 1:

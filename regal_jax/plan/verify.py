@@ -74,9 +74,15 @@ def check_graph(plan: "Plan", graph: ComputationGraph) -> None:
 
 def _difference(plan: "Plan", graph: ComputationGraph) -> str:
     if sorted(plan.op_names) != sorted(graph.op_names):
-        return "their ops differ"
+        return (
+            "their ops differ; make a plan of this graph, or give the options (dims, ...) with which that of "
+            "the plan was made"
+        )
     if plan.time_unit != graph.time_unit:
-        return f"the plan counts time in {plan.time_unit!r}, the graph in {graph.time_unit!r}"
+        return (
+            f"the plan counts time in {plan.time_unit!r}, the graph in {graph.time_unit!r}; make a plan of "
+            "this graph"
+        )
     line = plan.timeline
     computes = line.port < 0
     op = np.array([graph.op_index[name] for name in plan.op_names], dtype=np.int64)[line.op[computes]]

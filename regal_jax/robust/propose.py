@@ -180,7 +180,8 @@ def propose(
     Args:
       graph: The graph.
       cluster: The cluster. A blocking transfer stands directly before its first reader.
-      count: Number of schedules requested from the source.
+      count: Number of schedules requested from the source. ``"brkga"`` proposes whole populations, at
+        least so many.
       keep: Largest number of plans returned, all of different schedules. With memory capacities, plans that
         fit go before those that do not.
       source: ``"brkga"``: final populations of independent runs; ``"brkga-runs"``: the best schedule of each

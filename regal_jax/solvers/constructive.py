@@ -24,7 +24,8 @@ class Heuristic(Constructive):
       ConfigError: There is no such heuristic.
     """
 
-    heuristic: str = "critical-path"
+    # It is the name of the method, not a setting of it.
+    heuristic: str = dataclasses.field(default="critical-path", metadata={"setting": False})
 
     def __post_init__(self) -> None:
         check_kind("Heuristic: heuristic", self.heuristic, str)

@@ -264,7 +264,7 @@ def parse_settings(given: Sequence[tuple[str, str]]) -> dict[str, Any]:
 
 def _with(holder: Any, prefix: str, settings: Mapping[str, Any], name: str) -> Any:
     """``holder`` with all of ``settings`` at once, since single changes may be invalid by themselves."""
-    known = [field.name for field in dataclasses.fields(holder)]
+    known = [field.name for field in dataclasses.fields(holder) if field.metadata.get("setting", True)]
     changed: dict[str, Any] = {}
     for field, value in settings.items():
         if field not in known:

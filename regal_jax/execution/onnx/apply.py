@@ -123,13 +123,7 @@ def _plan_of(plan: Plan, graph: ComputationGraph) -> Plan:
         ):
             if made.graph.content_hash == plan.graph_hash:
                 return made.expand(plan)
-    try:
-        check_graph(plan, graph)
-    except PlanError as error:
-        raise PlanError(
-            f"{error}; make a plan of this model, or give the options (profile, dims, ...) that the graph of "
-            "the plan was made with"
-        ) from None
+    check_graph(plan, graph)
     return plan
 
 

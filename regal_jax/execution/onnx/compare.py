@@ -101,7 +101,7 @@ def compare_onnx(
     Args:
       model: Path of an ``.onnx`` file, or a ``ModelProto`` without external data.
       applied: The result of `regal_jax.apply_to_onnx` for the model, or the path of its file.
-      inputs: See `measure_onnx`.
+      inputs: See `measure_onnx`. The predictions are for their sizes.
       dims: See `measure_onnx`.
       runs: See `measure_onnx`.
       threads: See `measure_onnx`.
@@ -122,8 +122,8 @@ def compare_onnx(
         default=default,
         before=before,
         after=after,
-        predicted_before=_predicted(model, dims),
-        predicted_after=_predicted(applied, dims),
+        predicted_before=_predicted(model, dims, inputs),
+        predicted_after=_predicted(applied, dims, inputs),
         equal=same_values(before.outputs, after.outputs) if steady else None,
     )
 
@@ -141,11 +141,32 @@ def _draws(model: Any) -> bool:
     return any(map(draws, (*model.graph.node, *(node for f in model.functions for node in f.node))))
 
 
-def _predicted(model: PathLike | Any, dims: Mapping[str, int] | None) -> int:
-    proto = _loaded(model)
+def _predicted(
+    model: PathLike | Any, dims: Mapping[str, int] | None, inputs: Mapping[str, Any] | None
+) -> int:
+    proto, sizes = _loaded(model), dict(dims or {})
+    if inputs is not None:
+        proto, left = _sized(proto, inputs)
+        sizes = {name: size for name, size in sizes.items() if name in left}
     with warnings.catch_warnings(action="ignore"):  # They were issued when the plan was made.
-        orders = NodeOrders(proto, onnx_ops(proto, dims=dims, in_place=True))
+        orders = NodeOrders(proto, onnx_ops(proto, dims=sizes, in_place=True))
     return orders.peak(orders.filed())
+
+
+def _sized(model: Any, inputs: Mapping[str, Any]) -> tuple[Any, set[str]]:
+    """A copy of ``model`` with the sizes of ``inputs``, and the symbolic dimensions that it still has."""
+    sized, left = type(model)(), set[str]()
+    sized.CopyFrom(model)
+    for info in sized.graph.input:
+        if info.type.HasField("tensor_type"):
+            dims, shape = info.type.tensor_type.shape.dim, np.shape(inputs.get(info.name, 0))
+            for k, dim in enumerate(dims):
+                if not dim.HasField("dim_value") or dim.dim_value < 0:
+                    if len(shape) == len(dims):
+                        dim.dim_value = shape[k]
+                    else:
+                        left.add(dim.dim_param)
+    return sized, left
 
 
 def same_values(one: Any, other: Any) -> bool:

@@ -90,7 +90,9 @@ class GflownetDataConfig:
 
     def __post_init__(self) -> None:
         text_fields(self, "data", "families", "train", "validation")
-        for family in self.families or ("",):
+        if not self.families:
+            raise ConfigError("data.families: is empty; give at least one family, or leave it out")
+        for family in self.families:
             if family not in FAMILIES:
                 raise ConfigError(f"data.families: unknown {family!r}; use some of {', '.join(FAMILIES)}")
         whole_fields(self, "data", ops=1, graphs=1, limit=0, max_ops=0)

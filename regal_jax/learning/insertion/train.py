@@ -26,6 +26,7 @@ from regal_jax.runtime.interrupts import check_interrupt, interruptible
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.json_lines import JsonLines
 from regal_jax.storage.paths import folder_path
+from regal_jax.storage.reading import check_regular
 
 __all__ = ["InsertionTrainResult", "InsertionValidation", "train_insertion"]
 
@@ -298,12 +299,15 @@ def _read(file: pathlib.Path, more: int = 0) -> np.ndarray:
       FormatError: The file is damaged, or cannot be read.
     """
     try:
-        moves = np.load(file, allow_pickle=False)
-    except (OSError, EOFError, ValueError, tokenize.TokenError):
+        check_regular(file)
+        with open(file, "rb") as data:
+            # `numpy.load` would take archives, too.
+            moves = np.lib.format.read_array(data, allow_pickle=False)
+    except (OSError, EOFError, ValueError, SyntaxError, tokenize.TokenError):
         moves = None
     # One column says of which kind a move is, and one whether it made the schedule shorter.
     shape = (max(_FEATURES.values()) + 2 + more,)
-    if not isinstance(moves, np.ndarray) or moves.dtype != np.float32 or moves.shape[1:] != shape:
+    if moves is None or moves.dtype != np.float32 or moves.shape[1:] != shape:
         raise FormatError(f"{file}: is damaged; remove it, and the same command makes its moves again")
     return moves
 
