@@ -32,7 +32,7 @@ class PeakSearchConfig:
 
     tries: int = 80
     reorder_share: float = 0.25
-    resend_share: float = 0.5
+    resend_share: float = 0.25
     blocks: tuple[int, ...] = (4, 16, 64)
     class_share: float = 0.5
 
