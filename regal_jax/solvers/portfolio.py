@@ -124,12 +124,12 @@ class _Searches:
 
 @dataclasses.dataclass(frozen=True)
 class Auto(Solver):
-    """The default: a search on the host, and BRKGA where that may improve its plan.
+    """The default: a search on the host, or BRKGA where there is none.
 
     For the makespan on several devices the search on the host is `ListSearch`, which also searches the
-    contracted graph if that is much smaller. It has the whole budget, unless BRKGA is asked for by a policy
-    or settings of its own. For peak memory the search on the host is `PeakSearch`, or `OrderSearch` on one
-    device, for as long as it improves; then BRKGA takes over. Where there is no search on the host (the
+    contracted graph if that is much smaller. For peak memory it is `PeakSearch`, or `OrderSearch` on one
+    device. It has the whole budget, unless BRKGA is asked for by a policy or settings of its own; then BRKGA
+    takes over when the search on the host no longer improves. Where there is no search on the host (the
     makespan on one device, or no compiled loops), BRKGA gets four fifths of the budget, and annealing from
     its best plan the rest.
 
@@ -201,8 +201,8 @@ class Auto(Solver):
         search = next(search for search in searches if search.suits(objective, num_devices))
         host = HostStage(search, contracts=makespan)
         if self.policy is None:
-            # After a search on the host, the shipped weights gain less than their inputs cost.
+            # After a search on the host, BRKGA gains nothing, nor do the shipped weights.
             guide = None
-        if makespan and guide is None and self.brkga == BrkgaConfig():
+        if guide is None and self.brkga == BrkgaConfig():
             return Agenda((host,))
         return Agenda((host, DeviceStage((Part(1.0, self.brkga),), guide)))

@@ -245,9 +245,10 @@ def _values(plans: Iterable[Plan]) -> dict[str, float]:
 
 
 def _parts(settings: Settings, num_devices: int, turns: Sequence[Turn]) -> dict[str, Any]:
-    """The turns in order with their shares of the budget, if the method may have several searches."""
+    """The turns in order with their shares of the budget, unless the method is the only search."""
     agenda = settings.agenda(num_devices)
-    if agenda.count < 2 and not any(isinstance(one, HostStage) and one.contracts for one in agenda.stages):
+    hosts = [stage.solver.config for stage in agenda.stages if isinstance(stage, HostStage)]
+    if agenda.count < 2 and hosts in ([], [settings.solver.config]):
         return {}
     parts: list[dict[str, Any]] = []
     for turn in turns:
