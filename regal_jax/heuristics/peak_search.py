@@ -1,4 +1,4 @@
-"""Iterated local search for placements and orders with small peaks of memory."""
+"""Iterated local search for placements, orders and times of transfers with small peaks of memory."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ _OPS_AT_ONCE: Final = 16_000
 
 
 class PeakSearchRun(HostSearch):
-    """Iterated local search for the peak of memory, among placements and orders of the ops.
+    """Iterated local search for the peak of memory, among placements, orders and times of transfers.
 
     A perturbation puts all ops of a random block of the order on one device, or rotates their devices. It may
     do the same with all ops that are like these, as those of repeated layers are. A descent then lowers the
@@ -51,9 +51,11 @@ class PeakSearchRun(HostSearch):
     and with its producer behind it; the ops between which these need, or which need them, move along. A step
     takes the best of a few moves, and the first few after which nothing is lower end the descent.
 
-    Each placement, or order, whose peaks are summed up is one evaluation. Sums are exact for transfers just
-    before their first readers, and `plan` has been replayed. Evaluations by `least_peak_balance`, which runs
-    first, are not counted, nor are those of heuristics.
+    Where transfers block, a tensor is sent just before its first reader on a device, or just after its
+    producer; a move may change that.
+
+    Each result of a move whose peaks are summed up is one evaluation. Sums are those of the exact replay.
+    Evaluations by `least_peak_balance`, which runs first, are not counted, nor are those of heuristics.
 
     References:
       Lourenço, Martin and Stützle 2003, "Iterated local search", Handbook of Metaheuristics, chapter 11.
@@ -116,13 +118,18 @@ class PeakSearchRun(HostSearch):
         graph, cluster, ops = self.graph, self.cluster, self._balance.order
         placement, order = np.empty(len(ops), np.int64), ops[np.asarray(self._now.order, np.int64)]
         placement[ops] = self._now.place
+        early = np.asarray(self._now.early, bool)
         return Plan.from_events(
             graph,
             cluster,
             placement,
-            insert_transfers(graph, cluster, placement, order, eager=np.asarray(self._now.early, bool)),
+            insert_transfers(graph, cluster, placement, order, eager=early),
             objective=Objective.PEAK_MEMORY,
-            provenance={"method": "peak-search", "placements": self.evaluations, "transfers": "late"},
+            provenance={
+                "method": "peak-search",
+                "placements": self.evaluations,
+                "transfers": "moved" if early.any() else "late",
+            },
         )
 
     def _start(self) -> None:
@@ -143,11 +150,12 @@ class PeakSearchRun(HostSearch):
         self._balance, placement, early = pairs[0]
         for balance, start, sent in pairs:
             self.evaluations += 1
-            with uncounted():
-                peaks = balance.peaks(start)
             if sent.any():
                 events = insert_transfers(graph, cluster, start, balance.order, eager=sent)
                 peaks = replay(graph, cluster, start, events).peak_memory
+            else:
+                with uncounted():
+                    peaks = balance.peaks(start)
             if self.improves(self.value(peaks, peaks.max(initial=0))):
                 self._balance, placement, early = balance, start, sent
         ops, n, d = self._balance.order, graph.num_ops, cluster.num_devices

@@ -250,7 +250,7 @@ def refine(
                 load[t] = 0.0 if resident[t] and keep[t] and at_home else size[t]
                 if at_home:
                     weight[group[begin[t]]] += size[t]
-                for j in range(rows[t], rows[t + 1]):
+                for j in range(rows[t], rows[t + 1] if resend > 0 or not at_home else 0):
                     if place[readers[j]] == device:
                         # A copy counts for all of its readers on the device.
                         if not at_home:
