@@ -14,7 +14,21 @@ from regal_jax.robust import SOURCES
 
 ROOT = pathlib.Path(__file__).parents[1]
 SCRIPT = (ROOT / "benchmarks" / "results.sh").read_text(encoding="utf-8").replace("\\\n", " ")
-COMMANDS = [shlex.split(line)[1:] for line in SCRIPT.splitlines() if line.strip().startswith("regal-jax ")]
+
+
+def commands():
+    """The words of each command; one in a loop over suites is there once for each suite."""
+    suites = []
+    for line in SCRIPT.splitlines():
+        words = shlex.split(line, comments=True)
+        if words[:2] == ["for", "suite"]:
+            suites = [word.rstrip(";") for word in words[3:-1]]
+        elif words[:1] == ["regal-jax"]:
+            looped = suites if any("$suite" in word for word in words) else [""]
+            yield from ([word.replace("$suite", suite) for word in words[1:]] for suite in looped)
+
+
+COMMANDS = list(commands())
 
 
 def test_there_are_all_kinds_of_commands():
