@@ -164,6 +164,8 @@ class PeakSearchRun(HostSearch):
         self._state = for_loops(make_state(place, order, d, graph.num_tensors))
         self._layout = for_loops(self._balance.layout)
         self._hit = for_loops(np.zeros(n, np.int64))
+        moves = self._config.tries, WIDTHS, RESENT, REORDERED, LEAST_GAIN
+        self._refine = address_of(refine, 2, self._layout, self._state, *moves)
         blocks = cluster.transfer is TransferModel.BLOCKING
         self._perturbation = for_loops(
             Perturbation(
@@ -185,8 +187,7 @@ class PeakSearchRun(HostSearch):
         rows = self._uniform[: max(1, (_OPS_AT_ONCE if usable() else 0) // self.graph.num_ops)]
         values = for_loops(np.zeros(3 * len(rows)))
         space = self._layout, self._state, self._perturbation, self._now, self._hit
-        begins = address_of(refine, 2, *space[:2], self._config.tries, WIDTHS, RESENT, REORDERED, LEAST_GAIN)
-        made = loops(climb)(begins, *space, for_loops(rows.ravel()), values, most, goal)
+        made = loops(climb)(self._refine, *space, for_loops(rows.ravel()), values, most, goal)
         self._uniform, before = self._uniform[made:], self.evaluations
         for used, *value in np.reshape(values, (-1, 3))[:made].tolist():
             self.evaluations = before + int(used)
