@@ -12,7 +12,7 @@ import pytest
 
 from regal_jax import Cluster, optimize
 from regal_jax.datasets import generate
-from regal_jax.heuristics import ListSearchRun
+from regal_jax.heuristics import ListSearchRun, PeakSearchRun
 from regal_jax.heuristics import ahead as samples
 from regal_jax.plan.execution import execute
 from regal_jax.plan.replay import loop_arguments
@@ -190,8 +190,12 @@ def test_samples_have_the_types_of_real_graphs():
     from regal_jax.heuristics.insertion_kernel import insert
     from regal_jax.heuristics.list_climb import climb
     from regal_jax.heuristics.list_kernel import schedule
+    from regal_jax.heuristics.peak_climb import climb as climb_of_peaks
+    from regal_jax.heuristics.peaks_kernel import refine
 
     assert [task.functions for task in samples.tasks()] == [(schedule,), (climb, insert), (execute,)]
+    peaks = [(schedule,), (refine, climb_of_peaks), (execute,)]
+    assert [task.functions for task in samples.peak_tasks()] == peaks
     graph, cluster = generate("layered", 30, 0), Cluster.uniform(3, memory="1GiB", transfer="nvlink4")
     samples.list_schedule()
     samples.list_search()
@@ -199,6 +203,12 @@ def test_samples_have_the_types_of_real_graphs():
         search = ListSearchRun(graph, each, 0)
         search.run(20)
         assert search.plan() is not None
+    samples.peak_search()
+    for each in (cluster, Cluster.uniform(4, transfer="blocking:latency=5us,bandwidth=300GB/s")):
+        search = PeakSearchRun(graph, each, 0)
+        search.run(500, goal=1.0)
+        assert search.plan() is not None
+        assert search.evaluations > 100
     samples.replay()
     ops = graph.topological_order.astype(np.int64)
     compiling.run_loops(execute, *loop_arguments(graph, cluster, np.zeros(30, np.int64), ops))
@@ -206,9 +216,9 @@ def test_samples_have_the_types_of_real_graphs():
     measured = measure(graph, cluster, Balance.BYTES, (Cut.FINE,))
     assert len(measured.standing) == len(measured.coordinates) // 3 == 2
     guided.numbers()
-    tasks = *samples.tasks(), *guided.tasks(peaks=False, guided=True)
-    functions = [function for task in tasks for function in task.functions]
-    assert [len(compiling.compiled(function).signatures) for function in functions] == [1] * 7
+    tasks = *samples.tasks(), *samples.peak_tasks(), *guided.tasks(peaks=False, guided=True)
+    functions = dict.fromkeys(function for task in tasks for function in task.functions)
+    assert [len(compiling.compiled(function).signatures) for function in functions] == [1] * 9
 
 
 @pytest.mark.parametrize(("peaks", "by_policy"), [(False, True), (True, True), (True, False)])
@@ -243,8 +253,11 @@ def test_large_calls_compile_ahead(monkeypatch):
             {"method": "auto", "policy": "default"},
             [*samples.tasks(), *guided.tasks(peaks=False, guided=True)],
         ),
-        ({"objective": "peak-memory"}, []),
-        ({"objective": "peak-memory", "policy": "default"}, guided.tasks(peaks=True, guided=True)),
+        ({"objective": "peak-memory"}, samples.peak_tasks()),
+        (
+            {"objective": "peak-memory", "policy": "default"},
+            [*samples.peak_tasks(), *guided.tasks(peaks=True, guided=True)],
+        ),
         ({"method": "list-search"}, samples.tasks()),
         ({"method": "brkga"}, []),
     ):

@@ -12,11 +12,11 @@ from regal_jax.plan.replay import loop_arguments
 from regal_jax.runtime.ahead import Task
 from regal_jax.runtime.compiling import run_loops
 
-__all__ = ["list_schedule", "list_search", "replay", "tasks", "tiny"]
+__all__ = ["list_schedule", "list_search", "peak_search", "peak_tasks", "replay", "tasks", "tiny"]
 
 
 def tasks() -> list[Task]:
-    """What the search among list schedules needs, in the order in which it does."""
+    """What heuristics and then the search among list schedules need, in the order in which they do."""
     # These imports may load Numba.
     from regal_jax.heuristics.insertion_kernel import insert
     from regal_jax.heuristics.list_climb import climb
@@ -25,6 +25,20 @@ def tasks() -> list[Task]:
     return [
         Task(f"{__name__}:list_schedule", (schedule,)),
         Task(f"{__name__}:list_search", (climb, insert), here=True),
+        Task(f"{__name__}:replay", (execute,), here=True),
+    ]
+
+
+def peak_tasks() -> list[Task]:
+    """The same for the search for peak memory on several devices."""
+    # These imports may load Numba.
+    from regal_jax.heuristics.list_kernel import schedule
+    from regal_jax.heuristics.peak_climb import climb
+    from regal_jax.heuristics.peaks_kernel import refine
+
+    return [
+        Task(f"{__name__}:list_schedule", (schedule,)),
+        Task(f"{__name__}:peak_search", (refine, climb), here=True),
         Task(f"{__name__}:replay", (execute,), here=True),
     ]
 
@@ -40,6 +54,14 @@ def list_schedule() -> None:
 def list_search() -> None:
     """Compiles the other loops of the search among list schedules."""
     ListSearchRun(*tiny(), 0).compile_loops()
+
+
+def peak_search() -> None:
+    """Compiles the loops of the search for peak memory."""
+    # Its import may load Numba.
+    from regal_jax.heuristics.peak_search import PeakSearchRun
+
+    PeakSearchRun(*tiny(), 0).compile_loops()
 
 
 def replay() -> None:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 from regal_jax.heuristics.peaks_kernel import make_state, refine
 from regal_jax.heuristics.work import uncounted
 from regal_jax.plan import Objective, Plan, insert_transfers, replay
-from regal_jax.runtime.compiling import for_loops, loops, usable
+from regal_jax.runtime.compiling import compile_for, for_loops, loops, usable
 from regal_jax.runtime.interrupts import check_interrupt
 from regal_jax.runtime.pointers import address_of
 
@@ -132,6 +132,11 @@ class PeakSearchRun(HostSearch):
             },
         )
 
+    def compile_loops(self) -> None:
+        """Begins the search and compiles its loops without a call."""
+        self._start()
+        compile_for(climb, *self._arguments(self.random.random((1, DRAWS)), np.zeros(3), 0, -math.inf))
+
     def _start(self) -> None:
         """The best initial placement, and the order of ops for which it is best."""
         graph, cluster = self.graph, self.cluster
@@ -186,12 +191,16 @@ class PeakSearchRun(HostSearch):
         # One at a time in Python.
         rows = self._uniform[: max(1, (_OPS_AT_ONCE if usable() else 0) // self.graph.num_ops)]
         values = for_loops(np.zeros(3 * len(rows)))
-        space = self._layout, self._state, self._perturbation, self._now, self._hit
-        made = loops(climb)(self._refine, *space, for_loops(rows.ravel()), values, most, goal)
+        made = loops(climb)(*self._arguments(rows, values, most, goal))
         self._uniform, before = self._uniform[made:], self.evaluations
         for used, *value in np.reshape(values, (-1, 3))[:made].tolist():
             self.evaluations = before + int(used)
             self.improves((value[0], value[1]))
+
+    def _arguments(self, rows: np.ndarray, values: Any, most: int, goal: float) -> tuple[Any, ...]:
+        """Arguments of `climb`; ``values`` is what it writes to."""
+        space = self._layout, self._state, self._perturbation, self._now, self._hit
+        return self._refine, *space, for_loops(rows.ravel()), values, most, goal
 
 
 def _sent_early(

@@ -199,3 +199,7 @@ class PeakSearch(PeakSearchConfig, HostSolver):
 
         starts = instance.starts[:STARTS]
         return PeakSearchRun(instance.graph, instance.cluster, instance.seed, self.config, starts)
+
+    def ahead(self) -> Sequence[Task]:
+        """List scheduling, which heuristics need, and its own loops."""
+        return ahead.peak_tasks()
