@@ -193,9 +193,13 @@ def test_samples_have_the_types_of_real_graphs():
     from regal_jax.heuristics.peak_climb import climb as climb_of_peaks
     from regal_jax.heuristics.peaks_kernel import refine
 
-    assert [task.functions for task in samples.tasks()] == [(schedule,), (climb, insert), (execute,)]
+    assert [task.functions for task in samples.list_search_tasks()] == [
+        (schedule,),
+        (climb, insert),
+        (execute,),
+    ]
     peaks = [(schedule,), (refine, climb_of_peaks), (execute,)]
-    assert [task.functions for task in samples.peak_tasks()] == peaks
+    assert [task.functions for task in samples.peak_search_tasks()] == peaks
     graph, cluster = generate("layered", 30, 0), Cluster.uniform(3, memory="1GiB", transfer="nvlink4")
     samples.list_schedule()
     samples.list_search()
@@ -216,7 +220,11 @@ def test_samples_have_the_types_of_real_graphs():
     measured = measure(graph, cluster, Balance.BYTES, (Cut.FINE,))
     assert len(measured.standing) == len(measured.coordinates) // 3 == 2
     guided.numbers()
-    tasks = *samples.tasks(), *samples.peak_tasks(), *guided.tasks(peaks=False, guided=True)
+    tasks = (
+        *samples.list_search_tasks(),
+        *samples.peak_search_tasks(),
+        *guided.tasks(peaks=False, guided=True),
+    )
     functions = dict.fromkeys(function for task in tasks for function in task.functions)
     assert [len(compiling.compiled(function).signatures) for function in functions] == [1] * 9
 
@@ -248,17 +256,17 @@ def test_large_calls_compile_ahead(monkeypatch):
     optimize(graph, cluster, method="list-search", evaluations=20, progress=False)
     monkeypatch.setattr("regal_jax.api.many._LARGE", 400)
     for options, tasks in (
-        ({}, samples.tasks()),
+        ({}, samples.list_search_tasks()),
         (
             {"method": "auto", "policy": "default"},
-            [*samples.tasks(), *guided.tasks(peaks=False, guided=True)],
+            [*samples.list_search_tasks(), *guided.tasks(peaks=False, guided=True)],
         ),
-        ({"objective": "peak-memory"}, samples.peak_tasks()),
+        ({"objective": "peak-memory"}, samples.peak_search_tasks()),
         (
             {"objective": "peak-memory", "policy": "default"},
-            [*samples.peak_tasks(), *guided.tasks(peaks=True, guided=True)],
+            [*samples.peak_search_tasks(), *guided.tasks(peaks=True, guided=True)],
         ),
-        ({"method": "list-search"}, samples.tasks()),
+        ({"method": "list-search"}, samples.list_search_tasks()),
         ({"method": "brkga"}, []),
     ):
         with pytest.raises(Asked) as error:

@@ -136,6 +136,13 @@ def test_the_temperature_falls_over_the_whole_budget(budget):
         assert found in (falls[step], falls[min(step + (budget > 2**23), 256)])  # As float32 rounds.
 
 
+def test_temperatures_beyond_float32_are_the_largest():
+    falls = AnnealingConfig(1, 1e308, 1e-308).temperatures()
+    assert falls[0] == np.finfo(np.float32).max
+    assert falls[-1] == 0
+    assert np.all(np.diff(falls) <= 0)
+
+
 def test_chains_begin_at_the_warm_starts():
     best = (problem() << 8).astype(jnp.uint16)
     warm = WarmStart(best[:, None], jnp.asarray([1, 0], jnp.int32))

@@ -12,10 +12,18 @@ from regal_jax.plan.replay import loop_arguments
 from regal_jax.runtime.ahead import Task
 from regal_jax.runtime.compiling import run_loops
 
-__all__ = ["list_schedule", "list_search", "peak_search", "peak_tasks", "replay", "tasks", "tiny"]
+__all__ = [
+    "list_schedule",
+    "list_search",
+    "list_search_tasks",
+    "peak_search",
+    "peak_search_tasks",
+    "replay",
+    "tiny",
+]
 
 
-def tasks() -> list[Task]:
+def list_search_tasks() -> list[Task]:
     """What heuristics and then the search among list schedules need, in the order in which they do."""
     # These imports may load Numba.
     from regal_jax.heuristics.insertion_kernel import insert
@@ -29,7 +37,7 @@ def tasks() -> list[Task]:
     ]
 
 
-def peak_tasks() -> list[Task]:
+def peak_search_tasks() -> list[Task]:
     """The same for the search for peak memory on several devices."""
     # These imports may load Numba.
     from regal_jax.heuristics.list_kernel import schedule

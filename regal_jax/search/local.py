@@ -102,7 +102,7 @@ class AnnealingConfig:
         if not self.initial_temperature:
             return np.zeros(_STEPS + 1, np.float32)
         ends = self.initial_temperature, self.final_temperature
-        return np.geomspace(*ends, _STEPS + 1).astype(np.float32)
+        return np.geomspace(*ends, _STEPS + 1).clip(max=np.finfo(np.float32).max).astype(np.float32)
 
 
 @jax.tree_util.register_dataclass

@@ -173,7 +173,7 @@ class ListSearch(ListSearchConfig, HostSolver):
 
     def ahead(self) -> Sequence[Task]:
         """Its loops take longest to compile."""
-        return ahead.tasks()
+        return ahead.list_search_tasks()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,4 +202,4 @@ class PeakSearch(PeakSearchConfig, HostSolver):
 
     def ahead(self) -> Sequence[Task]:
         """List scheduling, which heuristics need, and its own loops."""
-        return ahead.peak_tasks()
+        return ahead.peak_search_tasks()
