@@ -110,3 +110,11 @@ regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_one_runs.t
 regal-jax train "$repository/benchmarks/gflownet/one_tuned.toml" --out runs/gflownet-one
 regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_one.toml" --weights gflownet:one=runs/gflownet-one/policy.safetensors \
     --out results/robust-one
+for seed in 0 1 2 3 4; do
+    regal-jax train "$repository/benchmarks/gflownet/small_parts.toml" --out "runs/small$seed" --set "seed=$seed"
+    regal-jax train "$repository/benchmarks/gflownet/middle_parts.toml" --out "runs/middle$seed" --set "seed=$seed" \
+        --set "start=runs/small$seed/policy.safetensors"
+    regal-jax train "$repository/benchmarks/gflownet/large_parts.toml" --out "runs/large$seed" --set "seed=$seed" \
+        --set "start=runs/middle$seed/policy.safetensors"
+done
+regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_trainings.toml" --out results/robust-trainings
