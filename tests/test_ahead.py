@@ -12,7 +12,7 @@ import pytest
 
 from regal_jax import Cluster, optimize
 from regal_jax.datasets import generate
-from regal_jax.heuristics import ListSearchRun, PeakSearchRun
+from regal_jax.heuristics import ListSearchRun, PeakSearchRun, Work, counting
 from regal_jax.heuristics import ahead as samples
 from regal_jax.plan.execution import execute
 from regal_jax.plan.replay import loop_arguments
@@ -207,7 +207,11 @@ def test_samples_have_the_types_of_real_graphs():
         search = ListSearchRun(graph, each, 0)
         search.run(20)
         assert search.plan() is not None
-    samples.peak_search()
+    with counting() as work:
+        samples.list_search()
+        samples.peak_search()
+    # They are no work of the call in which they run.
+    assert work == Work()
     for each in (cluster, Cluster.uniform(4, transfer="blocking:latency=5us,bandwidth=300GB/s")):
         search = PeakSearchRun(graph, each, 0)
         search.run(500, goal=1.0)

@@ -133,8 +133,9 @@ class PeakSearchRun(HostSearch):
         )
 
     def compile_loops(self) -> None:
-        """Begins the search and compiles its loops without a call."""
-        self._start()
+        """Begins the search, and compiles its loops without a call."""
+        with uncounted():
+            self._start()
         compile_for(climb, *self._arguments(self.random.random((1, DRAWS)), np.zeros(3), 0, -math.inf))
 
     def _start(self) -> None:
