@@ -117,4 +117,4 @@ for seed in 0 1 2 3 4; do
     regal-jax train "$repository/benchmarks/gflownet/large_parts.toml" --out "runs/large$seed" --set "seed=$seed" \
         --set "start=runs/middle$seed/policy.safetensors"
 done
-regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_trainings.toml" --out results/robust-trainings
+regal-jax evaluate --config "$repository/benchmarks/robust_scheduling_trainings.toml" --out results/robust-scheduling-trainings
