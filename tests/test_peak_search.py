@@ -1,5 +1,6 @@
 """Search among placements and orders of small peaks: exact, within its budget, better than its beginning."""
 
+import collections
 import itertools
 import math
 import signal
@@ -7,6 +8,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -131,7 +133,10 @@ def test_impossible_settings(value: dict[str, object], message: str) -> None:
         PeakSearchConfig(**value)  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("field", ["class_share", "reorder_share", "resend_share"])
+_SHARES = "class_share", "connected_share", "peak_share", "reorder_share", "resend_share"
+
+
+@pytest.mark.parametrize("field", _SHARES)
 @pytest.mark.parametrize("share", [-0.1, 1.5, math.nan, "often", True])
 def test_impossible_shares(field: str, share: object) -> None:
     with pytest.raises(ConfigError, match=f"PeakSearchConfig: {field} is .*; give a number from 0 to 1"):
@@ -149,7 +154,7 @@ def test_loops_do_the_same_in_python_without_negative_indices(
     graph, cluster = instance
     if cluster.num_devices == 1:
         return
-    config = PeakSearchConfig(tries, class_share=share, reorder_share=share, resend_share=share)
+    config = PeakSearchConfig(tries, **dict.fromkeys(_SHARES, share))
     compiled = PeakSearchRun(graph, cluster, seed, config)
     compiled.run(200)
     with pytest.MonkeyPatch.context() as patch:
@@ -165,6 +170,68 @@ def test_loops_do_the_same_in_python_without_negative_indices(
         np.testing.assert_array_equal(one, other)
 
 
+def _perturbed(search: PeakSearchRun, draws: list[float]) -> list[int]:
+    """The placement that a perturbation with these draws leaves to the descent."""
+    tried: list[list[int]] = []
+
+    def look(layout: object, state: Any, *_: object) -> int:
+        tried.append(list(state.place))
+        state.peaks[:] = [1e9] * len(state.peaks)
+        return 1
+
+    space = search._state, search._perturbation, search._now, search._hit
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(peak_climb, "_call", pointers.call)
+        peak_climb.climb(look, search._layout, *space, np.array(draws), np.zeros(3), 100, 0.0)
+    assert len(tried) == 1
+    return tried[0]
+
+
+@settings(max_examples=25)
+@given(instance=instances(max_ops=20, devices=(2,), constraints=False), seed=st.integers(0, 99))
+def test_connected_ops_of_a_block_are_the_nearest(
+    instance: tuple[ComputationGraph, Cluster], seed: int
+) -> None:
+    graph, cluster = instance
+    n, random = graph.num_ops, np.random.default_rng(seed)
+    config = PeakSearchConfig(1, blocks=(1,), class_share=0, connected_share=1, peak_share=0)
+    search = PeakSearchRun(graph, cluster, 0, config)
+    search._start()
+    # Ops are next to each other if they make or read the same tensor.
+    near = nx.Graph()
+    near.add_nodes_from(range(n))
+    for tensor in range(graph.num_tensors):
+        ops = [graph.tensor_op[tensor], *graph.edge_op[graph.edge_tensor == tensor]]
+        near.add_edges_from(itertools.combinations(map(int, ops), 2))
+    ids = np.array(search._balance.order)
+    order, start = np.array(search._now.order), np.array(search._now.place)
+    for i in range(n):
+        size = float(random.random())
+        tried = _perturbed(search, [0.5, 0.0, (i + 0.5) / n, 0.5, 0.25, *[0.5] * 5, size])
+        moved = np.flatnonzero(np.array(tried) != start)
+        far = nx.single_source_shortest_path_length(near, int(ids[order[i]]))
+        least = sorted(far.values())[: int(max(2, n) ** size)]
+        assert sorted(far[int(ids[o])] for o in moved) == least
+
+
+def test_a_block_at_the_peak_has_the_producer_of_a_tensor_that_is_held_there() -> None:
+    """Op 11 of a chain makes a large tensor, which the next op, or the one before, has in memory, too."""
+    builder = GraphBuilder("chain")
+    for i in range(20):
+        size = 99 if i == 11 else 1
+        builder.add_op(f"op{i}", runtime=1, outputs=[size], inputs=[f"op{i - 1}"] if i else [])
+    config = PeakSearchConfig(1, blocks=(1000,), class_share=0, connected_share=0, peak_share=1)
+    search = PeakSearchRun(builder.build(), TWO, 0, config)
+    search._start()
+    ids, start = np.array(search._balance.order), np.array(search._now.place)
+    drawn = collections.Counter(
+        int(ids[np.flatnonzero(np.array(_perturbed(search, [0.5, 0.0, at / 100, *[0.25] * 8])) != start)[0]])
+        for at in range(100)
+    )
+    assert drawn[11] == 99
+    assert sum(drawn.values()) == 100
+
+
 @pytest.mark.parametrize("share", [0.0, 1.0])
 @pytest.mark.parametrize("rotated", [False, True])
 def test_a_perturbation_changes_whole_classes(share: float, rotated: bool) -> None:
@@ -172,30 +239,20 @@ def test_a_perturbation_changes_whole_classes(share: float, rotated: bool) -> No
     graph = stacked(generate("erdos-renyi", 8, 0), 5)
     n = graph.num_ops
     three = Cluster.uniform(3, transfer="blocking")
-    search = PeakSearchRun(graph, three, 0, PeakSearchConfig(1, blocks=(1000,), class_share=share))
+    config = PeakSearchConfig(1, blocks=(1000,), class_share=share, connected_share=0, peak_share=0)
+    search = PeakSearchRun(graph, three, 0, config)
     search._start()
-    layout, start = search._layout, np.array(search._now.place)
+    start = np.array(search._now.place)
     of, changed = np.array(search._perturbation.class_of), []
     for i in range(n):
         for device in range(3):
-            draws = [0.5, 0.0, (i + 0.5) / n, 0.5, 0.25 if rotated else 0.75, (device + 0.5) / 3, 0.5, 0.5]
-            tried: list[list[int]] = []
-
-            def look(layout: object, state: Any, *_: object, tried: list[list[int]] = tried) -> int:
-                tried.append(list(state.place))
-                state.peaks[:] = [1e9] * 3
-                return 1
-
-            space = search._state, search._perturbation, search._now, search._hit
-            values = np.zeros(3)
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(peak_climb, "_call", pointers.call)
-                peak_climb.climb(look, layout, *space, np.array(draws), values, 100, 0.0)
+            turned = 0.25 if rotated else 0.75
+            tried = _perturbed(search, [0.5, 0.0, (i + 0.5) / n, 0.5, turned, (device + 0.5) / 3, *[0.5] * 5])
             o = int(np.array(search._now.order)[i])
             hit = np.flatnonzero(of == of[o]) if share else np.array([o])
             wanted = start.copy()
             wanted[hit] = (start[hit] + 1 + int((device + 0.5) / 3 * 2)) % 3 if rotated else device
-            assert tried == [wanted.tolist()]
+            assert tried == wanted.tolist()
             changed.append(len(hit))
             assert not np.any(search._hit)
     assert max(changed) == (np.bincount(op_classes(graph).of).max() if share else 1)

@@ -18,7 +18,7 @@ __all__ = [
     "climb",
 ]
 
-DRAWS: Final = 8
+DRAWS: Final = 11
 """Uniform numbers per perturbation."""
 WIDTHS: Final = (1,) * 3
 """In a descent: numbers of moves to other devices to try in a step, one after another."""
@@ -34,18 +34,19 @@ LEAST_GAIN: Final = 1e-9
 _call = caller()
 
 Perturbation = namedtuple(
-    "Perturbation", "blocks class_of class_share reorder_share resend_share tries memory"
+    "Perturbation",
+    "blocks class_of class_share connected_share peak_share reorder_share resend_share tries memory",
 )
 """The distribution of perturbations.
 
 Attributes:
   blocks: ``[B]`` int64, as in `PeakSearchConfig`.
   class_of: ``[N]`` int64, the class of each op.
-  class_share, reorder_share, resend_share, tries: As in `PeakSearchConfig`.
+  class_share, connected_share, peak_share, reorder_share, resend_share, tries: As in `PeakSearchConfig`.
   memory: ``[D]`` float64 bytes, the capacities.
 """
 
-Placed = namedtuple("Placed", "place order early value")
+Placed = namedtuple("Placed", "place order early at_peak value")
 """A placement and an order, as in `regal_jax.heuristics.peaks_kernel.State`, and times of transfers.
 
 ``value`` is ``[2]``: overflow and peak in bytes.
@@ -75,31 +76,78 @@ def climb(
     Returns:
       Number of perturbations, at most ``S``.
     """
-    blocks, class_of, class_share, reorder_share, resend_share, tries, memory = perturbation
-    kept, kept_order, kept_early, value = now
+    (
+        blocks, class_of, class_share, connected_share, peak_share, reorder_share, resend_share, tries,
+        memory,
+    ) = perturbation  # fmt: skip
+    kept, kept_order, kept_early, kept_at_peak, value = now
     place, order, early = state.place, state.order, state.early
     found, found_order, found_early = state.found, state.found_order, state.found_early
-    peaks, group, allowed = state.peaks, layout.group, layout.allowed
-    begin = layout.begin
+    peaks, at_peak, block, seen = state.peaks, state.at_peak, state.moved, state.chosen
+    group, allowed, begin, rows, readers = (
+        layout.group, layout.allowed, layout.begin, layout.rows, layout.readers,
+    )  # fmt: skip
+    touched_rows, touched = layout.touched_rows, layout.touched
     n, d = len(kept), len(memory)
     used, count = 0, len(values) // 3
+
+    def drawn(held, at):
+        """The position of an op; with ``held`` one that makes a tensor that is held at the peak."""
+        if held:
+            total = 0.0
+            for t in range(len(begin)):
+                total += kept_at_peak[t]
+            left = at * total
+            for t in range(len(begin)):
+                left -= kept_at_peak[t]
+                if left < 0:
+                    for i in range(n):
+                        if kept_order[i] == begin[t]:
+                            return i
+        return min(int(at * n), n - 1)
+
+    def connected(o, length):
+        """Writes the nearest ops that tensors connect with an op to ``block``; returns their number."""
+        for i in range(n):
+            seen[i] = 0
+        seen[o], block[0], many, taken = 1, o, 1, 0
+        while taken < many and many < length:
+            o = block[taken]
+            taken += 1
+            for i in range(touched_rows[o], touched_rows[o + 1]):
+                t = touched[i]
+                for j in range(rows[t] - 1, rows[t + 1]):
+                    v = begin[t] if j < rows[t] else readers[j]
+                    if seen[v] == 0 and many < length:
+                        seen[v], block[many] = 1, v
+                        many += 1
+        return many
+
     for s in range(count):
         u = s * DRAWS
-        # A block of consecutive ops of the order.
+        # A block of connected ops, or of consecutive ops of the order.
         share = 2 * uniform[u] / blocks[int(uniform[u + 1] * len(blocks))]
         length = min(max(int(share * n), 1), n)
-        first = int(uniform[u + 2] * (n - length + 1))
+        at = drawn(uniform[u + 8] < peak_share, uniform[u + 2])
+        if uniform[u + 9] < connected_share:
+            length = connected(kept_order[at], int(max(2, length) ** uniform[u + 10]))
+        else:
+            first = min(max(at - int(uniform[u + 10] * length), 0), n - length)
+            for i in range(length):
+                block[i] = kept_order[first + i]
         alike, rotated = uniform[u + 3] < class_share, uniform[u + 4] < 0.5
         by = 1 + int(uniform[u + 5] * (d - 1)) if rotated else int(uniform[u + 5] * d)
-        for i in range(first, first + length):
-            hit[class_of[kept_order[i]]] = 1
         for i in range(n):
-            o = kept_order[i]
-            order[i], place[o] = o, kept[o]
-            if hit[class_of[o]] == 1 if alike else first <= i < first + length:
+            order[i], place[i] = kept_order[i], kept[i]
+        for i in range(length):
+            o = block[i]
+            place[o] = (kept[o] + by) % d if rotated else by
+            hit[class_of[o]] = alike
+        for o in range(n if alike else 0):
+            if hit[class_of[o]] == 1:
                 place[o] = (kept[o] + by) % d if rotated else by
-        for i in range(first, first + length):
-            hit[class_of[kept_order[i]]] = 0
+        for i in range(length):
+            hit[class_of[block[i]]] = 0
         # A colocation group goes to the device of its first op, or else to the first allowed one.
         for o in range(n):
             k = place[group[o]]
@@ -123,7 +171,7 @@ def climb(
             for i in range(n):
                 kept[i], kept_order[i] = found[i], found_order[i]
             for t in range(len(early)):
-                kept_early[t] = found_early[t]
+                kept_early[t], kept_at_peak[t] = found_early[t], at_peak[t]
         values[3 * s], values[3 * s + 1], values[3 * s + 2] = used, value[0], value[1]
         if used + tries + MOST_OVER > most or (value[0] == 0 and value[1] <= goal):
             return s + 1

@@ -166,10 +166,15 @@ class PeakSearchRun(HostSearch):
                 self._balance, placement, early = balance, start, sent
         ops, n, d = self._balance.order, graph.num_ops, cluster.num_devices
         place, order = placement[ops].astype(np.int64), np.arange(n)
-        self._now = for_loops(Placed(place, order, early.astype(np.int64), np.array(self._least)))
-        self._state = for_loops(make_state(place, order, d, graph.num_tensors))
-        self._layout = for_loops(self._balance.layout)
+        state = make_state(place, order, d, graph.num_tensors)
+        state.early[:] = early
+        self._state, self._layout = for_loops(state), for_loops(self._balance.layout)
         self._hit = for_loops(np.zeros(n, np.int64))
+        if n:
+            # Without tries it only finds what is held at the peak.
+            loops(refine)(self._layout, self._state, 0, WIDTHS, 0, 0, LEAST_GAIN)
+        now = place, order, early.astype(np.int64), np.array(self._state.at_peak), np.array(self._least)
+        self._now = for_loops(Placed(*now))
         moves = self._config.tries, WIDTHS, RESENT, REORDERED, LEAST_GAIN
         self._refine = address_of(refine, 2, self._layout, self._state, *moves)
         blocks = cluster.transfer is TransferModel.BLOCKING
@@ -178,6 +183,8 @@ class PeakSearchRun(HostSearch):
                 blocks=np.array(self._config.blocks, np.int64),
                 class_of=op_classes(graph).of[ops].astype(np.int64),
                 class_share=float(self._config.class_share),
+                connected_share=float(self._config.connected_share),
+                peak_share=float(self._config.peak_share),
                 reorder_share=float(self._config.reorder_share),
                 resend_share=float(self._config.resend_share if blocks else 0.0),
                 tries=self._config.tries,

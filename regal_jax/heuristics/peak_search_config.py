@@ -25,6 +25,10 @@ class PeakSearchConfig:
         order. The block has at most ``2 / number`` of all ops, and half as many on average.
       class_share: Probability that a perturbation also changes all ops that are like one of the block
         (`regal_jax.graph.op_classes`).
+      connected_share: Probability that the block has ops that tensors connect instead of consecutive ones.
+        The logarithm of their number is uniform up to the number of the latter.
+      peak_share: Probability that the block is around the producer of a tensor that is held at the highest
+        peak. A tensor is drawn by its bytes.
 
     Raises:
       ConfigError: A value is out of range.
@@ -35,6 +39,8 @@ class PeakSearchConfig:
     resend_share: float = 0.25
     blocks: tuple[int, ...] = (4, 16, 64)
     class_share: float = 0.5
+    connected_share: float = 0.5
+    peak_share: float = 0.5
 
     def __post_init__(self) -> None:
         owner, given = type(self).__name__, self.blocks
@@ -51,7 +57,7 @@ class PeakSearchConfig:
                 f"give whole numbers from 1 to {MOST_COUNT}, at least one"
             )
         object.__setattr__(self, "blocks", found)
-        for field in ("reorder_share", "resend_share", "class_share"):
+        for field in ("reorder_share", "resend_share", "class_share", "connected_share", "peak_share"):
             share = real(getattr(self, field), 0, 1)
             if share is None:
                 value = shown(getattr(self, field))

@@ -37,8 +37,8 @@ Attributes:
 
 State = namedtuple(
     "State",
-    "place order early found found_order found_early peaks position change sends since until held first last "
-    "high weight movers stamp tensors previous load waits moved shifted chosen",
+    "place order early found found_order found_early peaks at_peak position change sends since until held "
+    "first last high weight movers stamp tensors previous load waits moved shifted chosen",
 )
 """The state of a refinement. What has a factor of 2 in front begins with the current placement and order.
 
@@ -51,6 +51,7 @@ Attributes:
     reader on a device.
   found, found_order, found_early: Those with the lowest peak so far.
   peaks: ``[D]`` bytes, their peak on each device.
+  at_peak: ``[T]`` bytes of each tensor that the device of the highest peak holds then.
   position: ``[N]``, of each op in the order.
   change: ``[2 * D * (2 * N + 1)]`` bytes, change of the bytes that a device holds from the slot before; the
     last is after all.
@@ -83,6 +84,7 @@ def make_state(place: np.ndarray, order: np.ndarray, devices: int, tensors: int)
         found_order=np.empty(n, np.int64),
         found_early=np.empty(tensors, np.int64),
         peaks=np.empty(d),
+        at_peak=np.zeros(tensors),
         position=np.empty(n, np.int64),
         change=np.empty(2 * d * (2 * n + 1)),
         sends=np.empty(2 * n, np.int64),
@@ -113,8 +115,8 @@ def refine(
 
     Args:
       layout: The graph, with at least one op.
-      state: Overwritten. ``found``, ``found_order`` and ``found_early`` have the result, and ``held`` the
-        bytes of the last placement.
+      state: Overwritten. ``found``, ``found_order``, ``found_early``, ``peaks`` and ``at_peak`` have the
+        result, and ``held`` the bytes of the last placement.
       tries: Approximate number of moves to evaluate.
       widths: Numbers of moves to other devices to try in a step.
       resend: Number of transfers to try at their other time in a step, only for transfers that block.
@@ -129,8 +131,8 @@ def refine(
         touched, before_rows, before, after_rows, after,
     ) = layout  # fmt: skip
     (
-        place, order, early, found, found_order, found_early, peaks, position, change, sends, since, until,
-        held, first, last, high, weight, movers, stamp, tensors, previous, load, waits, moved, shifted,
+        place, order, early, found, found_order, found_early, peaks, at_peak, position, change, sends, since,
+        until, held, first, last, high, weight, movers, stamp, tensors, previous, load, waits, moved, shifted,
         chosen,
     ) = state  # fmt: skip
     n, d, count = len(place), len(first), len(begin)
@@ -378,6 +380,8 @@ def refine(
                 found[i], found_order[i] = place[i], order[i]
             for t in range(count):
                 found_early[t] = early[t]
+                here = device * count + t
+                at_peak[t] = size[t] if since[here] <= slot <= until[here] else 0.0
         if tries <= 0:
             break
         few, goal, least = weigh(device, slot), now * (1 - least_gain), np.inf
