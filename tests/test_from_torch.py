@@ -848,6 +848,34 @@ def test_attributes_on_which_no_call_depends_may_change():
     assert kinds(from_torch(net, torch.empty(2, 3))) == ["aten.linear", "aten.add"]
 
 
+@pytest.mark.parametrize("form", ["forward", "training-step"])
+def test_a_cache_that_is_not_used_under_tracing_is_no_state(form):
+    """As in LeViT of timm: in a dict that the first call fills; PyTorch's tracers go without it."""
+
+    def scaled(m, y):
+        if torch.jit.is_tracing():
+            return y * m.w.bias[[0, 2, 1]]
+        m.inner.calls += 1
+        if "bias" not in m.table:
+            m.table["bias"] = m.w.bias[[0, 2, 1]]
+        return y * m.table["bias"]
+
+    net, plain = Attributes(scaled), Attributes(lambda m, y: y * m.w.bias[[0, 2, 1]])
+    graph = from_torch(net, torch.empty(2, 3), form=form)
+    assert graph.content_hash == from_torch(plain, torch.empty(2, 3), form=form).content_hash
+    assert (net.inner.calls, net.table) == (0, {"scale": 1.0})
+    assert not torch.jit.is_tracing()
+
+    def always(m, y):
+        m.calls = getattr(m, "calls", 0) + 1
+        m.new = m.calls
+        return y * m.calls
+
+    with pytest.raises(FormatError, match="changes its attribute 'calls' from nothing to 1, on which"):
+        from_torch(Attributes(always), torch.empty(2, 3), form=form)
+    assert not torch.jit.is_tracing()
+
+
 def test_reasons_name_the_part_of_the_module_and_how_to_mend_it():
     def reason(net, *args):
         with pytest.raises(FormatError) as caught:

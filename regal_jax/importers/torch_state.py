@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from regal_jax.checks import shown
 from regal_jax.errors import FormatError
 
-__all__ = ["Attributes", "check_same", "owners"]
+__all__ = ["Attributes", "check_same", "owners", "tracing"]
 
 _OWN: Final = frozenset(vars(torch.nn.Module())) | {"_initialize_hook", "_load_hook"}
 """Attributes of every module: parameters, buffers, parts, hooks."""
@@ -167,10 +167,15 @@ class Attributes:
             before = set(map(id, pytree.tree_leaves(change.before)))
             after = _content(change.after)  # The next call may change it.
             after = pytree.tree_map(lambda x, old=before: x if id(x) in old else fake(x), after)
-            if isinstance(change.part, torch.nn.Module):
-                setattr(change.part, change.key, after)
-            else:  # Its class may be frozen.
-                object.__setattr__(change.part, change.key, after)
+            _set(change, after)
+
+    def undo(self) -> None:
+        """Gives the module the attributes that it had before its last call."""
+        for change in self.changes:
+            if change.before is not _MISSING:
+                _set(change, change.before)
+            elif hasattr(change.part, change.key):
+                object.__delattr__(change.part, change.key)
 
     def refusal(self) -> FormatError:
         """The error for the first change."""
@@ -181,6 +186,24 @@ class Attributes:
             "depends, and no trace shows that: keep what changes in a buffer (register_buffer); if it is "
             "only set by the first call, call the module once before"
         )
+
+
+def _set(change: _Change, value: Any) -> None:
+    if isinstance(change.part, torch.nn.Module):
+        setattr(change.part, change.key, value)
+    else:  # Its class may be frozen.
+        object.__setattr__(change.part, change.key, value)
+
+
+@contextlib.contextmanager
+def tracing() -> Iterator[None]:
+    """A context in which `torch.jit.is_tracing` is true. Many modules with caches do not use them then."""
+    before = torch.jit.is_tracing
+    torch.jit.is_tracing = lambda: True
+    try:
+        yield
+    finally:
+        torch.jit.is_tracing = before
 
 
 def _content(value: Any) -> Any:

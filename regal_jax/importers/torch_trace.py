@@ -18,7 +18,7 @@ from regal_jax.importers.fx_program import PHASE
 from regal_jax.importers.torch_modes import Shown, check_control_flow, check_hooks, differentiable
 from regal_jax.importers.torch_quiet import quiet
 from regal_jax.importers.torch_refusals import reason
-from regal_jax.importers.torch_state import Attributes, check_same, owners
+from regal_jax.importers.torch_state import Attributes, check_same, owners, tracing
 
 __all__ = [
     "ADAM", "ADAM_RATE", "FIRST_STEP", "FORMS", "Held", "Result", "Trace", "step_numbers", "trace",
@@ -186,7 +186,13 @@ def _exported(twin: Any, args: Any, kwargs: Any, derived: bool, mode: FakeTensor
     try:
         check_same(exported, export(), attributes)
     except Exception as error:
-        raise attributes.refusal() from error
+        refusal = attributes.refusal()
+        attributes.undo()
+        with contextlib.suppress(Exception), attributes.watched(), tracing():
+            exported = export()
+            if not attributes.changes:
+                return exported
+        raise refusal from error
     return exported
 
 
