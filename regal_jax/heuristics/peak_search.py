@@ -42,9 +42,10 @@ _OPS_AT_ONCE: Final = 16_000
 class PeakSearchRun(HostSearch):
     """Iterated local search for the peak of memory, among placements, orders and times of transfers.
 
-    A perturbation puts all ops of a random block of the order on one device, or rotates their devices. It may
-    do the same with all ops that are like these, as those of repeated layers are. A descent then lowers the
-    peaks by single moves, and its result is kept if it is no worse.
+    A perturbation puts all ops of a block on one device, or rotates their devices. It may do the same with
+    all ops that are like these, as those of repeated layers are. A block has consecutive ops of the order, or
+    ops that tensors connect, and may be around the producer of a tensor that is held at the peak. A descent
+    then lowers the peaks by single moves, and its result is kept if it is no worse.
 
     Each step of a descent considers the highest peak and what is held there, in the order of its bytes. An op
     is tried on the device that holds least at that time. A tensor is tried with its readers before the peak,

@@ -42,9 +42,9 @@ def from_torch(
 
     Ops are named after their module (``layer1.0.conv1/conv2d``), those after the forward pass below
     ``backward/`` and ``adam/``. Dead code is dropped. A module that keeps what it computes for its next call,
-    but not where `torch.jit.is_tracing` is true, is traced as it is there. An ATen op with several results is one op with
-    several outputs. Views (``view``, ``t``, ``expand``) take no time, but their output
-    counts as memory unless ``in_place``; ``detach`` and similar calls are not ops. ``torch.cond`` is one op,
+    but not where `torch.jit.is_tracing` is true, is traced as it is there. An ATen op with several results is
+    one op with several outputs. Views (``view``, ``t``, ``expand``) take no time, but their output counts as
+    memory unless ``in_place``; ``detach`` and similar calls are not ops. ``torch.cond`` is one op,
     whose `temp_bytes` is the largest peak of its branches' own values in program order;
     activation checkpoints are inlined, and a gradient does not compute them again. A gradient leaves out
     what ran under `torch.no_grad`, as autograd does.
