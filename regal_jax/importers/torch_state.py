@@ -198,12 +198,12 @@ def _set(change: _Change, value: Any) -> None:
 @contextlib.contextmanager
 def tracing() -> Iterator[None]:
     """A context in which `torch.jit.is_tracing` is true. Many modules with caches do not use them then."""
-    before = torch.jit.is_tracing
-    torch.jit.is_tracing = lambda: True
+    jit: Any = torch.jit
+    before, jit.is_tracing = jit.is_tracing, lambda: True
     try:
         yield
     finally:
-        torch.jit.is_tracing = before
+        jit.is_tracing = before
 
 
 def _content(value: Any) -> Any:
