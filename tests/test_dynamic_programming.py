@@ -230,6 +230,18 @@ def test_loops_do_the_same_in_python_without_negative_indices(monkeypatch: pytes
     assert results() == compiled
 
 
+@pytest.mark.parametrize("held", [False, True])
+def test_more_sets_than_there_is_memory_for_are_refused(held: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = generate("ordering-layered", 120, seed=0)
+    monkeypatch.setattr(dynamic_programming, "machine_memory", lambda: 2**20)
+    assert len(approximate_dp(graph, 50, held).order) == 120
+    message = (
+        r"^approximate-dp: [0-9,]+ sets of ops of one length need about .* GiB of 0.0; give a smaller width"
+    )
+    with pytest.raises(ConfigError, match=message):
+        approximate_dp(graph, 10**6, held)
+
+
 def test_limits_of_time_and_of_sets() -> None:
     graph = generate("ordering-layered", 120, seed=0)
     late = approximate_dp(graph, 1000, seconds=0.0)

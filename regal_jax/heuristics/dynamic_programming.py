@@ -19,11 +19,16 @@ from regal_jax.heuristics.orders import bfs_order
 from regal_jax.runtime.compiling import for_loops, loops
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
+from regal_jax.runtime.memory import check_memory, machine_memory
 
 __all__ = ["Found", "approximate_dp"]
 
 _CHUNK: Final = 4
 """Extensions of a higher peak that are sorted at a time, in multiples of the beam's width."""
+_EXTENSION_BYTES: Final = 56
+"""Of each extension: its peak, parent and place, and the same sorted, with the order."""
+_PICK_BYTES: Final = 112
+"""Of each extension that is collected: the fields of `Picks`, twice, and its share of the hash table."""
 _MOST_LINKS: Final = 2**24
 """Lengths of back-pointers that are kept before those that lead nowhere are dropped."""
 
@@ -63,7 +68,7 @@ def approximate_dp(
       seconds: Time limit, after which the rest of the order is found with width 1.
 
     Raises:
-      ConfigError: A width below 1.
+      ConfigError: A width below 1, or the sets of a length need more memory than the machine has.
 
     References:
       Gagrani et al. 2022, "Neural Topological Ordering for Computation Graphs", appendix C.3.
@@ -178,13 +183,24 @@ class _Steps:
         """
         total = len(self.beam.ready)
         most = min(width, total)
-        picks, count, dropped = self._collect(most, total if held else most, ties=held)
+        room = total if held else most
+        self._check_memory(total, room, most)
+        picks, count, dropped = self._collect(most, room, ties=held)
         loops(held_after)(self._costs, self._ops, self.beam, picks, count)
         chosen = Picks(*(np.asarray(each[:count], np.int64) for each in picks))
         if count > most:
             chosen, dropped = _least_held(chosen, most), True
         self._advance(chosen)
         return chosen.parent, chosen.op, int(chosen.peak[-1]) if dropped else math.inf
+
+    def _check_memory(self, total: int, room: int, most: int) -> None:
+        """Refuses a step whose arrays do not fit: of extensions, of those collected, and of sets of ops."""
+        begin, end = self._window
+        # The sets of this length and of the next: words, numbers, and ops that are ready.
+        each = 8 * (end - begin + 4) + 4 * total // len(self.beam.held)
+        size = total * _EXTENSION_BYTES + room * _PICK_BYTES + (len(self.beam.held) + most) * each
+        what = f"approximate-dp: {most:,} sets of ops of one length"
+        check_memory(what, size, machine_memory(), "give a smaller width")
 
     def _collect(self, most: int, room: int, *, ties: bool) -> tuple[Picks, int, bool]:
         """Extensions of the lowest peaks in space for ``room``, their number, whether any were dropped."""
