@@ -215,7 +215,7 @@ def test_connected_ops_of_a_block_are_the_nearest(
 
 
 def test_a_block_at_the_peak_has_the_producer_of_a_tensor_that_is_held_there() -> None:
-    """Op 11 of a chain makes a large tensor, which the next op, or the one before, has in memory, too."""
+    """Op 11 of a chain makes a large tensor. At the peak it is held beside a small one."""
     builder = GraphBuilder("chain")
     for i in range(20):
         size = 99 if i == 11 else 1
