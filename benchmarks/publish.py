@@ -38,7 +38,7 @@ from regal_jax.experiments.tables import row_fields, table_markdown
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.documents import parse_json
 
-__all__ = ["DOCUMENTS", "TABLES", "add_arguments", "copy_results", "plain", "renewed", "run"]
+__all__ = ["DOCUMENTS", "TABLES", "add_arguments", "copy_results", "plain", "renewed", "run", "unfinished"]
 
 ROOT: Final = pathlib.Path(__file__).parents[1]
 TABLES: Final = ROOT / "benchmarks" / "tables"
@@ -95,9 +95,14 @@ def copy_results(source: pathlib.Path, target: pathlib.Path) -> None:
     but the best values at the budgets of the curves.
 
     Raises:
+      ConfigError: The evaluation has not ended.
       FormatError: There is no evaluation.
     """
     document = read_evaluation(source)
+    if missing := unfinished(document, Records(source)):
+        raise ConfigError(
+            f"{source}: results of {missing[0]} are missing; run the command of the evaluation again"
+        )
     keys, limits = {job["key"] for job in document["jobs"]}, document["config"].get("limits", ())
     kept = []
     for line in (source / RESULTS).read_text(encoding="utf-8").splitlines():
@@ -113,6 +118,17 @@ def copy_results(source: pathlib.Path, target: pathlib.Path) -> None:
         rounds = validation_over_rounds(document["config"]["rounds"])
         text = json.dumps({"validation_over_rounds": rounds}, indent=1)
         write_atomically(target / SUMMARY, f"{text}\n".encode())
+
+
+def unfinished(document: Mapping[str, Any], records: Records) -> list[str]:
+    """Titles of jobs of an evaluation that have no result, and refuse to make one, for some graph."""
+    graphs = [graph["hash"] for graph in document["graphs"] if graph.get("set") != "temperature"]
+    titles = []
+    for job in document["jobs"]:
+        refused = records.refusals(job["key"], graphs)
+        if not all(records.get(job["key"], graph) or graph in refused for graph in graphs):
+            titles.append(job["title"])
+    return titles
 
 
 def _at_limits(history: Mapping[str, list[Any]], limits: Sequence[int]) -> dict[str, list[Any]]:
@@ -161,6 +177,11 @@ def _rows(
     if part not in found(name):
         raise ConfigError(f"the results of {name} have no table '{part}'")
     table, head = found(name)[part], rows[0]
+    for row in rows[2:]:
+        if len(row) != len(head):
+            raise ConfigError(
+                f"the table '{' '.join(names)}': the row of '{row[0]}' has {len(row)} cells; give {len(head)}"
+            )
     old = {row[0]: dict(zip(head, row, strict=True)) for row in rows[2:]}
     for title in old:
         if title not in table:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from benchmarks.__main__ import main
-from benchmarks.publish import DOCUMENTS, ROOT, TABLES, copy_results, plain, renewed
+from benchmarks.publish import DOCUMENTS, ROOT, TABLES, copy_results, plain, renewed, unfinished
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.experiments.config import EvaluationConfig
 from regal_jax.experiments.records import Records, read_evaluation, write_evaluation
@@ -76,11 +76,8 @@ def test_every_result_is_there_and_in_a_document(folder):
     document, records = read_evaluation(folder), Records(folder)
     # Results of robust scheduling by an earlier version do not name it.
     assert len(document.get("code", 64 * "-" if folder.name.startswith("robust") else "")) == 64
+    assert unfinished(document, records) == []
     for job in document["jobs"]:
-        graphs = [graph for graph in document["graphs"] if graph.get("set") != "temperature"]
-        hashes = [graph["hash"] for graph in graphs]
-        refused = records.refusals(job["key"], hashes)
-        assert all(records.get(job["key"], graph) or graph in refused for graph in hashes), job["title"]
         assert not job.get("guided") or len(job["identity"]["policy"]) == 16
 
 
@@ -145,6 +142,15 @@ def test_results_are_copied_without_what_no_table_needs(results, tmp_path):
     ).read_text()
 
 
+def test_an_evaluation_that_has_not_ended_is_not_copied(results, tmp_path):
+    lines = (results / "results.jsonl").read_text().splitlines(keepends=True)
+    without = [line for line in lines if (r := json.loads(line))["key"] != "b" or r["graph"] != "z"]
+    (results / "results.jsonl").write_text("".join(without))
+    with pytest.raises(ConfigError, match="mine: results of Second are missing; run the command of the eval"):
+        copy_results(results, tmp_path / "tables" / "mine")
+    assert not (tmp_path / "tables").exists()
+
+
 TEXT = """# A page
 
 <!-- table: mine -->
@@ -192,6 +198,7 @@ Words.
         ("| Second | First |", "| Third | First |", "no 'Third' against 'First'"),
         ("contrasts: mine mine", "contrasts: mine", "no column 'here'; use change"),
         ("| Second | old |", "| Third | old |", "Third"),
+        ("| Second | old | |", "| Second | - |", "the table 'mine': the row of 'Second' has 2 cells; give 3"),
         ("table: mine", "table: mine part", "part"),
         ("table: mine", "table: other", "other"),
     ],
