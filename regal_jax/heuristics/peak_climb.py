@@ -130,7 +130,7 @@ def climb(
         length = min(max(int(share * n), 1), n)
         at = drawn(uniform[u + 8] < peak_share, uniform[u + 2])
         if uniform[u + 9] < connected_share:
-            length = connected(kept_order[at], int(max(2, length) ** uniform[u + 10]))
+            length = connected(kept_order[at], int(length ** uniform[u + 10]))
         else:
             first = min(max(at - int(uniform[u + 10] * length), 0), n - length)
             for i in range(length):

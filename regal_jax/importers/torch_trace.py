@@ -186,6 +186,7 @@ def _exported(twin: Any, args: Any, kwargs: Any, derived: bool, mode: FakeTensor
     try:
         check_same(exported, export(), attributes)
     except Exception as error:
+        # A cache that the module does without where PyTorch traces it is no state.
         refusal = attributes.refusal()
         attributes.undo()
         with contextlib.suppress(Exception), attributes.watched(), tracing():
