@@ -18,9 +18,10 @@ from regal_jax.heuristics.insertion import Insertion, Schedule
 from regal_jax.heuristics.insertion_features import MOVE_FEATURES, PLACE_FEATURES
 from regal_jax.heuristics.insertion_kernel import DRAWS, MOST_CANDIDATES, SEEN
 from regal_jax.heuristics.insertion_policy import default_insertion_policy
+from regal_jax.heuristics.insertion_room import has_room
 from regal_jax.heuristics.list_scheduling import TIME_RULES, kernel_arguments, list_schedule
 from regal_jax.heuristics.schedule_peaks import make_room
-from regal_jax.plan import replay
+from regal_jax.plan import insert_transfers, replay
 from regal_jax.runtime.compiling import for_loops
 
 seeds = st.integers(0, 2**32 - 1)
@@ -465,3 +466,77 @@ def test_features_are_those_of_the_schedule(
         best = insertion.best
         assert best is not None
         schedule = (best.placement, best.events)
+
+
+@settings(max_examples=60)
+@given(instance=instances(max_ops=20), seed=seeds, ops=most_ops)
+def test_what_devices_hold_is_that_of_the_replay(
+    instance: tuple[ComputationGraph, Cluster], seed: int, ops: int
+) -> None:
+    graph, cluster = instance
+    rng = np.random.default_rng(seed)
+    cluster, schedule = scheduled(graph, cluster, rng, limited=True)
+    insertion = begin(graph, cluster, schedule, rng, ops=ops)
+    insertion.run(30, 100, -math.inf)
+    now: Any = insertion._now
+    count = int(now.counts[0])
+    events = np.array(now.event)[:count]
+    held = np.reshape(np.array(insertion._stock.held)[: count * cluster.num_devices], (count, -1))
+    assert (
+        held.max(axis=0).tolist() == replay(graph, cluster, np.array(now.home), events).peak_memory.tolist()
+    )
+
+
+@settings(max_examples=200)
+@given(instance=instances(max_ops=20, constraints=False), seed=seeds, share=st.floats(1.0, 1.5))
+def test_ops_that_have_no_room_do_not_fit(
+    instance: tuple[ComputationGraph, Cluster], seed: int, share: float
+) -> None:
+    graph, cluster = instance
+    rng, d = np.random.default_rng(seed), cluster.num_devices
+    _, (placement, events) = scheduled(graph, cluster, rng, limited=True)
+    order = events[events < graph.num_ops]
+    events = insert_transfers(graph, cluster, placement, order)
+    peaks = replay(graph, cluster, placement, events).peak_memory
+    cluster = with_memory(cluster, [float(share * peak) for peak in peaks])
+    insertion = begin(graph, cluster, (placement, events), rng)
+    insertion.run(1, 0, -math.inf)
+    k = int(rng.integers(d))
+    elsewhere = [int(o) for o in order if placement[o] != k]
+    if not elsewhere:
+        return
+    here = placement[rng.choice(elsewhere)]
+    moved = [o for o in elsewhere if placement[o] == here and rng.random() < 0.5]
+    work = insertion._work
+    for i, o in enumerate(moved):
+        work.moved[i], work.member[o] = o, 1
+    edges, now, stock = insertion._edges, insertion._now, insertion._stock
+    before = [list(each) for each in (now.uses, stock.held)]
+    fits = has_room(insertion._layout, edges, now, work, stock, len(moved), k).fits[0] == 1
+    assert [list(each) for each in (now.uses, stock.held)] == before
+    assert not any(stock.added)
+    there = placement.copy()
+    there[moved] = k
+    peak = replay(graph, cluster, there, insert_transfers(graph, cluster, there, order)).peak_memory[k]
+    assert fits or peak > cluster.memory[k]
+    read = {int(t) for o in moved for t in graph.edge_tensor[graph.edge_op == o]}
+    outside = {t for t in read if graph.tensor_op[t] not in moved}
+    on_device = {int(t) for t, o in zip(graph.edge_tensor, graph.edge_op, strict=True) if placement[o] == k}
+    if not any(placement[graph.tensor_op[t]] == k or t in on_device for t in outside):
+        assert fits == (peak <= cluster.memory[k])
+
+
+@pytest.mark.parametrize("policy", [InsertionPolicy(), default_insertion_policy()], ids=["none", "default"])
+@pytest.mark.parametrize("memory", [9.0, 10.0])
+def test_ops_are_not_tried_on_a_device_without_room(policy: InsertionPolicy, memory: float) -> None:
+    builder = GraphBuilder("wide")
+    for i in range(20):
+        builder.add_op(f"op{i}", runtime=1.0, outputs=[10])
+    graph = builder.build()
+    cluster = Cluster([math.inf, memory], "blocking:latency=1s")
+    random = np.random.default_rng(0)
+    insertion = begin(graph, cluster, (np.zeros(20, np.int64), np.arange(20)), random, policy, describe=True)
+    insertion.run(100, 100, -math.inf)
+    tried = np.concatenate(insertion.described)[:, 0] == 1
+    assert tried.any() == (memory >= 10)
+    assert insertion.makespan == (10 if memory >= 10 else 20)

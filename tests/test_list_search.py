@@ -456,7 +456,7 @@ def test_a_walk_comes_between_a_turn_that_does_not_pay_and_list_schedules() -> N
 
 
 @pytest.mark.parametrize("share", [0.85, 1.01])
-def test_there_are_no_walks_where_memory_is_short(share: float) -> None:
+def test_only_limits_that_bind_change_a_search(share: float) -> None:
     graph, cluster = generate("erdos-renyi", 60, 0), Cluster.uniform(4, transfer=COSTLY)
     config = ListSearchConfig(insert_after=50, turn=100)
     free = ListSearchRun(graph, cluster, 0, config)
@@ -465,13 +465,8 @@ def test_there_are_no_walks_where_memory_is_short(share: float) -> None:
     assert plan is not None
     memory = share * float(graph.tensor_bytes.sum() if share > 1 else plan.peak_memory.max())
     search = ListSearchRun(graph, Cluster.uniform(4, memory, COSTLY), 0, config)
-    walked = False
-    for _ in range(100):
-        search.run(10)
-        walked |= search._walking
+    search.run(1000)
     assert search.least[0] == 0
-    assert walked == (share > 1)
-    # Limits that do not bind change nothing.
     assert (search.history == free.history) == (share > 1)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from regal_jax.graph import ComputationGraph
 from regal_jax.graph.topology import rows
 from regal_jax.heuristics.insertion_policy import InsertionPolicy
+from regal_jax.heuristics.insertion_room import has_room, hold, make_stock
 from regal_jax.heuristics.schedule_peaks import make_listed, peaks
 from regal_jax.runtime.compiling import compile_for, for_loops, loops
 from regal_jax.runtime.pointers import address_of
@@ -64,6 +65,7 @@ class Insertion:
         self._layout, self._room = layout, room
         self._limited = bool(np.isfinite(layout.memory).any())
         self._listed = for_loops(make_listed(layout))
+        self._stock = for_loops(make_stock(layout, limited=self._limited))
         self._edges, self._work = for_loops(_edges(graph)), for_loops(make_work(layout))
         policy = policy or InsertionPolicy()
         weights = [np.array(each, np.float64) for each in (policy.move, policy.place)]
@@ -93,11 +95,6 @@ class Insertion:
         """The makespan of the current schedule."""
         return float(self._now.value[0])
 
-    @property
-    def refused(self) -> bool:
-        """Whether a schedule was not kept because it did not fit the memory, since `begin`."""
-        return bool(self._now.counts[2] > 0)
-
     def begin(self, schedule: Schedule) -> None:
         """Continues from another schedule."""
         from regal_jax.heuristics.insertion_kernel import make_events
@@ -126,16 +123,13 @@ class Insertion:
             self._rows = self._random.random((_AT_ONCE, DRAWS))
         drawn, before = self._rows[:moves], self.makespan
         made = for_loops(np.zeros(2 * len(drawn)))
-        weighs: Any = 0
-        if self._limited:
-            weighs = address_of(peaks, 2, self._layout, self._listed, self._room)
         seen = for_loops(np.zeros(SEEN * len(drawn) if self._describe else 0))
         most = 0.0
         best = self._best
         if deviation > 0 and best is not None and best.makespan > 0:
             most, goal = best.makespan + deviation * self._mean, max(goal, math.nextafter(best.makespan, 0))
         given = for_loops(drawn.ravel()), made, seen, self._limited, enough, goal, most
-        done = loops(insert)(weighs, *self._space, *given)
+        done = loops(insert)(self._weighs(), *self._space, *given)
         self._rows = self._rows[done:]
         # In a walk, whether a later schedule is as short would depend on where its runs end.
         if self.makespan < self.least or (most == 0 and self.makespan == self.least):
@@ -158,11 +152,23 @@ class Insertion:
         self.begin(Schedule(np.zeros(len(self._layout.leader), np.int64), np.zeros(0, np.int64), math.inf))
         blank = for_loops(np.zeros(1)), for_loops(np.zeros(2)), for_loops(np.zeros(0))
         given = *blank, self._limited, 1, -math.inf, 0.0
-        compile_for(insert, 0, *self._space, *given)
+        compile_for(insert, self._weighs(), *self._space, *given)
+
+    def _weighs(self) -> tuple[Any, Any, Any]:
+        """The addresses of the loops for memory, zeros where it is not limited."""
+        if not self._limited:
+            return 0, 0, 0
+        layout, room, now, stock = self._layout, self._room, self._now, self._stock
+        return (
+            address_of(peaks, 2, layout, self._listed, room),
+            address_of(hold, 3, layout, room, now, stock),
+            address_of(has_room, 4, layout, self._edges, now, self._work, stock, 1, 0),
+        )
 
     @property
     def _space(self) -> tuple[Any, ...]:
-        return self._layout, self._listed, self._room, self._edges, self._now, self._work, self._scorer
+        memory = self._listed, self._room, self._stock
+        return self._layout, *memory, self._edges, self._now, self._work, self._scorer
 
 
 def _edges(graph: ComputationGraph) -> Any:

@@ -78,8 +78,7 @@ Attributes:
   uses: ``[T * D]``, how many ops on each device read each tensor.
   tries, since: ``[2 * (N + T * D)]``, for each event how often it was tried on another device, and at another
     place, at the makespan in ``since``.
-  counts: ``[3]``, numbers of events, of insertions in the last call, and of moves in all calls that were
-    refused because their schedules did not fit the memory.
+  counts: ``[2]``, numbers of events, and of insertions in the last call.
   value: ``[1]``, makespan.
 """
 
@@ -131,7 +130,7 @@ def make_events(layout: Any, home: np.ndarray, events: np.ndarray, makespan: flo
         uses=uses.ravel(),
         tries=np.zeros(2 * (n + t * d), np.int64),
         since=np.zeros(2 * (n + t * d)),
-        counts=np.array([len(events), 0, 0]),
+        counts=np.array([len(events), 0]),
         value=np.array([float(makespan)]),
     )
 
@@ -148,8 +147,8 @@ def make_work(layout: Any) -> Work:
 
 @only_borrows
 def insert(
-    peaks: Any, layout: Any, listed: Any, room: Any, edges: Any, now: Any, work: Any, scorer: Any,
-    uniform: Any, made: Any, seen: Any, limited: bool, enough: int, goal: float, most: float,
+    weighs: Any, layout: Any, listed: Any, room: Any, stock: Any, edges: Any, now: Any, work: Any,
+    scorer: Any, uniform: Any, made: Any, seen: Any, limited: bool, enough: int, goal: float, most: float,
 ) -> int:  # fmt: skip
     """Hill climbing: moves events of the current schedule, and keeps the result if it is no longer.
 
@@ -160,10 +159,12 @@ def insert(
     shortest. Of equal places one is drawn.
 
     Args:
-      peaks: Address of `regal_jax.heuristics.schedule_peaks.peaks`; not used where memory is not limited.
+      weighs: Addresses of `peaks` in `regal_jax.heuristics.schedule_peaks`, and of `hold` and `has_room` in
+        `regal_jax.heuristics.insertion_room`; not used where memory is not limited.
       layout: The graph, as `regal_jax.heuristics.list_kernel.schedule` takes it.
       listed: Space for `peaks`; overwritten.
       room: Space for `peaks`; overwritten.
+      stock: `regal_jax.heuristics.insertion_room.Stock`; overwritten.
       edges: The rest of the graph.
       now: The current schedule, which fits the memory; replaced.
       work: Space for a move.
@@ -179,6 +180,7 @@ def insert(
     Returns:
       Number of moves made, at most ``S``.
     """
+    peaks, hold, has_room = weighs
     input_rows, inputs, producer = layout.input_rows, layout.inputs, layout.producer
     after_rows, successors, leader, allowed = layout.after_rows, layout.after, layout.leader, layout.allowed
     cost, link, links, runtime, blocking = (
@@ -510,8 +512,6 @@ def insert(
                 size = gather(c // d, c % d, wanted_ops(x))
                 if told or i < total:
                     describe_move(c // d, c % d, size, unit)
-                for j in range(size if i < total else 0):
-                    member[moved[j]] = 0
             elif c != -1 and (told or i < total):
                 describe_place(-2 - c, unit)
             if i == total:
@@ -522,8 +522,13 @@ def insert(
                     more = score(to_move if c >= 0 else to_place)
                     # Each event that is put in is an evaluation.
                     more -= math.log(size + features[8]) if c >= 0 else 0.0
-                if found == -1 or more > highest:
+                better = found == -1 or more > highest
+                if better and limited and c >= 0:
+                    better = _call(has_room, (layout, edges, now, work, stock, size, c % d), 4).fits[0] == 1
+                if better:
                     found, highest, chosen = c, more, i
+                for j in range(size if c >= 0 else 0):
+                    member[moved[j]] = 0
         return found, size if found >= 0 else 0
 
     def place_group(size, k):
@@ -619,14 +624,18 @@ def insert(
         new[found], spot[e] = e, found
         return found, least
 
-    def fits(count):
-        """Whether the new schedule fits the memory."""
+    def weigh(count):
+        """Computes the peaks of the new schedule."""
         for i in range(count):
             listed.event[i], listed.slot[i] = new[i], i
         for o in range(n):
             listed.place[o] = home[o]
         listed.counts[0], listed.counts[1] = count, count
         _call(peaks, (layout, listed, room), 2)
+
+    def fits(count):
+        """Whether the new schedule fits the memory."""
+        weigh(count)
         over = 0.0
         for k in range(d):
             over += max(0.0, room.peak[k] - layout.memory[k])
@@ -661,6 +670,9 @@ def insert(
     for i in range(counts[0]):
         new[i], spot[event[i]] = event[i], i
     know_all(0, 0, 0, 0)
+    if limited:
+        weigh(counts[0])
+        _call(hold, (layout, room, now, stock), 3)
     # ``new`` lists the first events of the current schedule.
     used, alike = 0, counts[0]
     counts[1] = 0
@@ -720,9 +732,7 @@ def insert(
                     last, left = min(last, stay - found), min(left, stay - found)
                     stay += 1
                     x = (x * 997.0 + 0.123) % 1.0
-        over = longest <= limit and limited and not fits(stay)
-        counts[2] += 1 * over
-        if longest <= limit and not over:
+        if longest <= limit and (not limited or fits(stay)):
             value[0] = longest if longest < shorter or longest > longer else value[0]
             # A single event leaves the others where they are, and itself in the schedule.
             for i in range(alike, counts[0] if size > 0 else 0):
@@ -731,6 +741,8 @@ def insert(
             for i in range(alike, stay):
                 event[i], place[new[i]] = new[i], i
             know_all(alike, known, last, left)
+            if limited:
+                _call(hold, (layout, room, now, stock), 3)
             alike = stay
         else:
             place_group(size, here)

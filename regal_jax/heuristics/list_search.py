@@ -68,10 +68,9 @@ class ListSearchRun(HostSearch):
 
     Where transfers take time, insertion moves (`regal_jax.heuristics.insertion.Insertion`) improve the best
     list schedule: its placement, and its order of events, transfers included. They go on while that pays.
-    Then comes a walk from the best schedule, unless memory is short: its insertion moves may make schedules
-    a little longer (record-to-record travel), and it goes on while it pays, too. After it the search makes
-    more list schedules. If these have become better in the meantime, insertion moves begin again with the
-    best one.
+    Then comes a walk from the best schedule: its insertion moves may make schedules a little longer
+    (record-to-record travel), and it goes on while it pays, too. After it the search makes more list
+    schedules. If these have become better in the meantime, insertion moves begin again with the best one.
 
     The search begins with every rule under the graph's own ranks. A few rules are also tried on the plans
     that it is given, and on partitions of the graph for 2, 4, 8, ... and all devices. Times and peaks are
@@ -334,7 +333,7 @@ class ListSearchRun(HostSearch):
             now = moves.least if self._walking else moves.makespan
             pays = now < self._before * (1 - self._config.least_gain)
             # After a turn that did not pay comes a walk, and after such a walk come list schedules.
-            self._walking = self._walking if pays else self._may_walk(moves)
+            self._walking = self._walking if pays else self._config.walk > 0 and not self._walking
             self._inserting = pays or self._walking
             if pays:
                 self._lists = self._least_lists
@@ -355,13 +354,6 @@ class ListSearchRun(HostSearch):
             lists = self._config.walk if self._walking else self._config.turn
         self._turn_ends = self.evaluations + lists
         return self._inserting
-
-    def _may_walk(self, moves: Insertion) -> bool:
-        """Whether a walk comes after a turn that did not pay.
-
-        Where memory is short, list schedules gain more.
-        """
-        return self._config.walk > 0 and not self._walking and not moves.refused
 
     def _insert(self, moves: Insertion, most: int, goal: float) -> None:
         """Makes insertion moves. The last one is completed, and the next run pays for the rest of it."""

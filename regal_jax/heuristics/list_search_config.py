@@ -65,8 +65,7 @@ class ListSearchConfig:
       turn: Number of insertions after which the search decides whether to make list schedules again.
       least_gain: Insertion moves go on after a turn that has made the makespan shorter by this share.
       walk: Number of insertions of a walk, after which the search decides in the same way. A walk comes after
-        a turn that did not pay, unless moves were refused because their schedules did not fit the memory.
-        After it list schedules are made again. 0 for no walks.
+        a turn that did not pay. After it list schedules are made again. 0 for no walks.
       deviation: Insertion moves of a walk keep schedules that are longer than the best by at most this many
         mean times of an event, op or transfer.
       insertion_policy: What chooses insertion moves: ``"default"`` for the trained weights of the package,
