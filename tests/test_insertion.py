@@ -17,8 +17,8 @@ from regal_jax.heuristics import InsertionPolicy
 from regal_jax.heuristics.insertion import Insertion, Schedule
 from regal_jax.heuristics.insertion_features import MOVE_FEATURES, PLACE_FEATURES
 from regal_jax.heuristics.insertion_kernel import DRAWS, MOST_CANDIDATES, SEEN
+from regal_jax.heuristics.insertion_memory import fits_there
 from regal_jax.heuristics.insertion_policy import default_insertion_policy
-from regal_jax.heuristics.insertion_room import has_room
 from regal_jax.heuristics.list_scheduling import TIME_RULES, kernel_arguments, list_schedule
 from regal_jax.heuristics.schedule_peaks import make_room
 from regal_jax.plan import insert_transfers, replay
@@ -481,7 +481,7 @@ def test_what_devices_hold_is_that_of_the_replay(
     now: Any = insertion._now
     count = int(now.counts[0])
     events = np.array(now.event)[:count]
-    held = np.reshape(np.array(insertion._stock.held)[: count * cluster.num_devices], (count, -1))
+    held = np.reshape(np.array(insertion._usage.held)[: count * cluster.num_devices], (count, -1))
     assert (
         held.max(axis=0).tolist() == replay(graph, cluster, np.array(now.home), events).peak_memory.tolist()
     )
@@ -510,11 +510,11 @@ def test_ops_that_have_no_room_do_not_fit(
     work = insertion._work
     for i, o in enumerate(moved):
         work.moved[i], work.member[o] = o, 1
-    edges, now, stock = insertion._edges, insertion._now, insertion._stock
-    before = [list(each) for each in (now.uses, stock.held)]
-    fits = has_room(insertion._layout, edges, now, work, stock, len(moved), k).fits[0] == 1
-    assert [list(each) for each in (now.uses, stock.held)] == before
-    assert not any(stock.added)
+    edges, now, usage = insertion._edges, insertion._now, insertion._usage
+    before = [list(each) for each in (now.uses, usage.held)]
+    fits = fits_there(insertion._layout, edges, now, work, usage, len(moved), k).fits[0] == 1
+    assert [list(each) for each in (now.uses, usage.held)] == before
+    assert not any(usage.added)
     there = placement.copy()
     there[moved] = k
     peak = replay(graph, cluster, there, insert_transfers(graph, cluster, there, order)).peak_memory[k]

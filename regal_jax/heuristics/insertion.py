@@ -7,8 +7,8 @@ import numpy as np
 
 from regal_jax.graph import ComputationGraph
 from regal_jax.graph.topology import rows
+from regal_jax.heuristics.insertion_memory import fits_there, make_usage, set_usage
 from regal_jax.heuristics.insertion_policy import InsertionPolicy
-from regal_jax.heuristics.insertion_room import has_room, hold, make_stock
 from regal_jax.heuristics.schedule_peaks import make_listed, peaks
 from regal_jax.runtime.compiling import compile_for, for_loops, loops
 from regal_jax.runtime.pointers import address_of
@@ -65,7 +65,7 @@ class Insertion:
         self._layout, self._room = layout, room
         self._limited = bool(np.isfinite(layout.memory).any())
         self._listed = for_loops(make_listed(layout))
-        self._stock = for_loops(make_stock(layout, limited=self._limited))
+        self._usage = for_loops(make_usage(layout, limited=self._limited))
         self._edges, self._work = for_loops(_edges(graph)), for_loops(make_work(layout))
         policy = policy or InsertionPolicy()
         weights = [np.array(each, np.float64) for each in (policy.move, policy.place)]
@@ -158,16 +158,16 @@ class Insertion:
         """The addresses of the loops for memory, zeros where it is not limited."""
         if not self._limited:
             return 0, 0, 0
-        layout, room, now, stock = self._layout, self._room, self._now, self._stock
+        layout, room, now, usage = self._layout, self._room, self._now, self._usage
         return (
             address_of(peaks, 2, layout, self._listed, room),
-            address_of(hold, 3, layout, room, now, stock),
-            address_of(has_room, 4, layout, self._edges, now, self._work, stock, 1, 0),
+            address_of(set_usage, 3, layout, room, now, usage),
+            address_of(fits_there, 4, layout, self._edges, now, self._work, usage, 1, 0),
         )
 
     @property
     def _space(self) -> tuple[Any, ...]:
-        memory = self._listed, self._room, self._stock
+        memory = self._listed, self._room, self._usage
         return self._layout, *memory, self._edges, self._now, self._work, self._scorer
 
 

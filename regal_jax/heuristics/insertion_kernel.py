@@ -147,7 +147,7 @@ def make_work(layout: Any) -> Work:
 
 @only_borrows
 def insert(
-    weighs: Any, layout: Any, listed: Any, room: Any, stock: Any, edges: Any, now: Any, work: Any,
+    weighs: Any, layout: Any, listed: Any, room: Any, usage: Any, edges: Any, now: Any, work: Any,
     scorer: Any, uniform: Any, made: Any, seen: Any, limited: bool, enough: int, goal: float, most: float,
 ) -> int:  # fmt: skip
     """Hill climbing: moves events of the current schedule, and keeps the result if it is no longer.
@@ -159,12 +159,12 @@ def insert(
     shortest. Of equal places one is drawn.
 
     Args:
-      weighs: Addresses of `peaks` in `regal_jax.heuristics.schedule_peaks`, and of `hold` and `has_room` in
-        `regal_jax.heuristics.insertion_room`; not used where memory is not limited.
+      weighs: Addresses of `peaks` in `regal_jax.heuristics.schedule_peaks`, and of `set_usage` and
+        `fits_there` in `regal_jax.heuristics.insertion_memory`; not used where memory is not limited.
       layout: The graph, as `regal_jax.heuristics.list_kernel.schedule` takes it.
       listed: Space for `peaks`; overwritten.
       room: Space for `peaks`; overwritten.
-      stock: `regal_jax.heuristics.insertion_room.Stock`; overwritten.
+      usage: `regal_jax.heuristics.insertion_memory.Usage`; overwritten.
       edges: The rest of the graph.
       now: The current schedule, which fits the memory; replaced.
       work: Space for a move.
@@ -180,7 +180,7 @@ def insert(
     Returns:
       Number of moves made, at most ``S``.
     """
-    peaks, hold, has_room = weighs
+    peaks, set_usage, fits_there = weighs
     input_rows, inputs, producer = layout.input_rows, layout.inputs, layout.producer
     after_rows, successors, leader, allowed = layout.after_rows, layout.after, layout.leader, layout.allowed
     cost, link, links, runtime, blocking = (
@@ -524,7 +524,7 @@ def insert(
                     more -= math.log(size + features[8]) if c >= 0 else 0.0
                 better = found == -1 or more > highest
                 if better and limited and c >= 0:
-                    better = _call(has_room, (layout, edges, now, work, stock, size, c % d), 4).fits[0] == 1
+                    better = _call(fits_there, (layout, edges, now, work, usage, size, c % d), 4).fits[0] == 1
                 if better:
                     found, highest, chosen = c, more, i
                 for j in range(size if c >= 0 else 0):
@@ -672,7 +672,7 @@ def insert(
     know_all(0, 0, 0, 0)
     if limited:
         weigh(counts[0])
-        _call(hold, (layout, room, now, stock), 3)
+        _call(set_usage, (layout, room, now, usage), 3)
     # ``new`` lists the first events of the current schedule.
     used, alike = 0, counts[0]
     counts[1] = 0
@@ -742,7 +742,7 @@ def insert(
                 event[i], place[new[i]] = new[i], i
             know_all(alike, known, last, left)
             if limited:
-                _call(hold, (layout, room, now, stock), 3)
+                _call(set_usage, (layout, room, now, usage), 3)
             alike = stay
         else:
             place_group(size, here)

@@ -11,50 +11,50 @@ import numpy as np
 
 from regal_jax.runtime.compiling import only_borrows
 
-__all__ = ["Stock", "has_room", "hold", "make_stock"]
+__all__ = ["Usage", "fits_there", "make_usage", "set_usage"]
 
-Stock = namedtuple("Stock", "held added fits")
+Usage = namedtuple("Usage", "held added fits")
 """What devices hold in the current schedule.
 
 Attributes:
   held: ``[M * D]`` bytes, held by each device at each event, scratch memory included.
-  added: ``[M + 1]`` bytes, zeros; space for `has_room`.
-  fits: ``[1]``, 1 if the last ops that `has_room` looked at fit, 0 if not.
+  added: ``[M + 1]`` bytes, zeros; space for `fits_there`.
+  fits: ``[1]``, 1 if the last ops that `fits_there` looked at fit, 0 if not.
 """
 
 
-def make_stock(layout: Any, *, limited: bool) -> Stock:
+def make_usage(layout: Any, *, limited: bool) -> Usage:
     """Space for schedules of a `regal_jax.heuristics.list_state.Layout`; empty if memory is not limited."""
     events = len(layout.leader) + len(layout.inputs) if limited else 0
-    return Stock(*(np.zeros(size, np.int64) for size in (events * len(layout.memory), events + 1, 1)))
+    return Usage(*(np.zeros(size, np.int64) for size in (events * len(layout.memory), events + 1, 1)))
 
 
 @only_borrows
-def hold(layout: Any, room: Any, now: Any, stock: Any) -> Any:
+def set_usage(layout: Any, room: Any, now: Any, usage: Any) -> Any:
     """Sets what the devices hold in the current schedule.
 
     Args:
       layout: The graph, as `regal_jax.heuristics.list_kernel.schedule` takes it.
       room: From `regal_jax.heuristics.schedule_peaks.peaks` of this schedule.
       now: The schedule, `regal_jax.heuristics.insertion_kernel.Events`.
-      stock: ``held`` is overwritten.
+      usage: ``held`` is overwritten.
 
     Returns:
-      ``stock``.
+      ``usage``.
     """
     n, d, count = len(now.home), len(layout.memory), now.counts[0]
     for k in range(d):
         total = 0
         for i in range(count):
             total += room.change[k * (count + 2) + i]
-            stock.held[i * d + k] = total
+            usage.held[i * d + k] = total
     for o in range(n):
-        stock.held[now.place[o] * d + now.home[o]] += layout.temp[o]
-    return stock
+        usage.held[now.place[o] * d + now.home[o]] += layout.temp[o]
+    return usage
 
 
 @only_borrows
-def has_room(layout: Any, edges: Any, now: Any, work: Any, stock: Any, size: int, k: int) -> Any:
+def fits_there(layout: Any, edges: Any, now: Any, work: Any, usage: Any, size: int, k: int) -> Any:
     """Whether ops fit on another device if all events keep their places.
 
     It counts scratch memory, outputs, and copies of inputs that are not there. It is exact up to two things:
@@ -66,19 +66,19 @@ def has_room(layout: Any, edges: Any, now: Any, work: Any, stock: Any, size: int
       now: The schedule, `regal_jax.heuristics.insertion_kernel.Events`.
       work: `regal_jax.heuristics.insertion_kernel.Work`: the ops are listed in ``moved``, and ``member`` is 1
         for each of them.
-      stock: ``held`` is from `hold`, ``fits`` is overwritten.
+      usage: ``held`` is from `set_usage`, ``fits`` is overwritten.
       size: Number of ops.
       k: The other device.
 
     Returns:
-      ``stock``.
+      ``usage``.
     """
     input_rows, inputs, output_rows, producer = (
         layout.input_rows, layout.inputs, layout.output_rows, layout.producer,
     )  # fmt: skip
     reader_rows, readers, bytes_of, blocking = edges.reader_rows, edges.readers, layout.size, layout.blocking
     home, place, uses, member = now.home, now.place, now.uses, work.member
-    held, added = stock.held, stock.added
+    held, added = usage.held, usage.added
     n, d, count = len(home), len(layout.memory), now.counts[0]
     low, high = count, -1
     for i in range(size):
@@ -138,5 +138,5 @@ def has_room(layout: Any, edges: Any, now: Any, work: Any, stock: Any, size: int
         added[i] = 0
         if total > 0 and i <= high and held[i * d + k] + total > layout.memory[k]:
             fits = 0
-    stock.fits[0] = fits
-    return stock
+    usage.fits[0] = fits
+    return usage
