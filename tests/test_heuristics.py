@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 from policy_cases import renumbered
 from strategies import instances, random_graph
 
+from regal_jax.datasets import generate
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
 from regal_jax.heuristics import HEURISTICS, best_heuristic, list_kernel, run_heuristic
+from regal_jax.heuristics.even_split import even_split
 from regal_jax.heuristics.heft import graham_schedule, heft_schedule
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.list_scheduling import Rule, kernel_arguments, list_schedule
@@ -23,7 +25,7 @@ from regal_jax.heuristics.placements import partition_placement, single_device_p
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.heuristics.xla import post_order, xla_dfs_order, xla_list_order, xla_post_order
 from regal_jax.plan import Objective, Plan, critical_path, replay
-from regal_jax.runtime.compiling import run_loops
+from regal_jax.runtime.compiling import run_loops, usable
 
 ORDERS = {
     "bfs": bfs_order,
@@ -476,15 +478,46 @@ def test_given_is_the_order_of_the_indices() -> None:
     assert plan.timeline.op.tolist() == [0, 1, 2, 3, 5, 4]
     graph = _random_dag(40, 5)
     methods = {p.provenance["method"] for p in best_heuristic(graph, Cluster.uniform(1))}
-    assert methods == set(HEURISTICS) - {"xla-best", "given"}
+    assert methods == set(HEURISTICS) - {"xla-best", "given", "repaired-partition"}
 
 
 def test_best_heuristic_is_sorted_and_each_ran_once() -> None:
     plans = best_heuristic(_random_dag(60, 1), Cluster.uniform(2, transfer="blocking"))
-    assert sorted(p.provenance["method"] for p in plans) == sorted(set(HEURISTICS) - {"xla-best"})
+    methods = sorted(set(HEURISTICS) - {"xla-best", "repaired-partition"})
+    assert sorted(p.provenance["method"] for p in plans) == methods
     keys = [plan.sort_key for plan in plans]
     assert keys == sorted(keys)
     assert keys[0] < keys[-1]
+
+
+def test_partitions_are_repaired_where_a_single_device_has_too_little_memory() -> None:
+    graph = generate("erdos-renyi", 80, 0)
+    alone = run_heuristic("single-device", graph, Cluster.uniform(1)).peak_memory[0]
+    for memory in (alone, math.inf):
+        enough = Cluster.uniform(3, memory, "blocking:latency=1us,bandwidth=10GB/s")
+        plan = run_heuristic("repaired-partition", graph, enough)
+        assert plan.provenance["placement"] == "single device"
+        assert "repaired-partition" not in {p.provenance["method"] for p in best_heuristic(graph, enough)}
+    tight = even_split(graph, 3, 1.8, "blocking:latency=1us,bandwidth=10GB/s")
+    plan = run_heuristic("repaired-partition", graph, tight)
+    plan.verify(graph)
+    assert plan.feasible
+    assert tight.memory[0] < alone
+    assert plan.provenance["placement"] == "partition by peaks"
+    assert plan.provenance["transfers"] == ("moved" if usable() else "late")
+    assert plan.makespan < run_heuristic("single-device", graph, tight).makespan
+    same = [run_heuristic("repaired-partition", graph, tight).makespan for _ in range(2)]
+    assert same == [plan.makespan] * 2
+    assert not run_heuristic("repaired-partition", graph, tight, "peak-memory").feasible
+
+
+@pytest.mark.parametrize("transfer", ["free", "delay:latency=1us", "blocking"])
+def test_partitions_that_fit_need_no_repair(transfer: str) -> None:
+    graph = generate("layered", 80, 0)
+    plan = run_heuristic("repaired-partition", graph, even_split(graph, 3, 2.2, transfer))
+    plan.verify(graph)
+    assert plan.feasible
+    assert plan.provenance["placement"] in {"cut of the order", "partition by peaks"}
 
 
 def test_list_scheduling_is_near_the_bound_on_random_graphs() -> None:
@@ -526,5 +559,5 @@ def test_forty_thousand_ops() -> None:
     for objective in Objective:
         assert (
             len(best_heuristic(graph, Cluster.uniform(2, transfer="blocking"), objective))
-            == len(HEURISTICS) - 1
+            == len(HEURISTICS) - 2
         )

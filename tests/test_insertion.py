@@ -1,6 +1,7 @@
 """Insertion moves: their schedules are those of the replay, and no place is better than the one taken."""
 
 import contextlib
+import itertools
 import math
 from typing import Any
 
@@ -540,3 +541,87 @@ def test_ops_are_not_tried_on_a_device_without_room(policy: InsertionPolicy, mem
     tried = np.concatenate(insertion.described)[:, 0] == 1
     assert tried.any() == (memory >= 10)
     assert insertion.makespan == (10 if memory >= 10 else 20)
+
+
+def exceeding(
+    graph: ComputationGraph, cluster: Cluster, rng: np.random.Generator, share: float
+) -> tuple[Cluster, tuple[np.ndarray, np.ndarray], np.ndarray]:
+    """A random list schedule, its peaks, and a cluster that has this share of them."""
+    _, schedule = scheduled(graph, cluster, rng, limited=True)
+    peaks = replay(graph, cluster, *schedule).peak_memory
+    return with_memory(cluster, [float(share * max(peak, 1)) for peak in peaks]), schedule, peaks
+
+
+@settings(max_examples=100)
+@given(instance=instances(max_ops=20), seed=seeds, share=st.floats(0.3, 1.0), ops=most_ops)
+def test_schedules_that_exceed_the_memory_are_repaired_as_the_replay_has_it(
+    instance: tuple[ComputationGraph, Cluster], seed: int, share: float, ops: int
+) -> None:
+    graph, cluster = instance
+    rng = np.random.default_rng(seed)
+    cluster, schedule, _ = exceeding(graph, cluster, rng, share)
+    insertion = begin(graph, cluster, schedule, rng, ops=ops)
+    insertion.run(1, 0, -math.inf, weight=1.0)
+    costs = [insertion.makespan + insertion.excess]
+    for _ in range(10):
+        if insertion.excess == 0:
+            break
+        insertion.run(1, 100, -math.inf, weight=1.0)
+        now: Any = insertion._now
+        events = np.array(now.event)[: int(now.counts[0])]
+        timeline = replay(graph, cluster, np.array(now.home), events)
+        assert math.isclose(insertion.makespan, timeline.makespan, rel_tol=1e-9)
+        over = timeline.peak_memory - np.array(cluster.memory)
+        assert math.isclose(insertion.excess, over[over > 0].sum(), abs_tol=1e-9)
+        costs.append(insertion.makespan + insertion.excess)
+    assert all(after <= before * (1 + 1e-9) for before, after in itertools.pairwise(costs))
+    assert (insertion.best is not None) == (insertion.excess == 0)
+
+
+@settings(max_examples=100)
+@given(instance=instances(max_ops=20), seed=seeds, share=st.floats(0.3, 1.0))
+def test_holders_are_the_ops_of_the_largest_excess(
+    instance: tuple[ComputationGraph, Cluster], seed: int, share: float
+) -> None:
+    graph, cluster = instance
+    rng = np.random.default_rng(seed)
+    cluster, schedule, peaks = exceeding(graph, cluster, rng, share)
+    insertion = begin(graph, cluster, schedule, rng)
+    insertion.run(1, 0, -math.inf, weight=1.0)
+    usage = insertion._usage
+    holders = set(np.array(usage.holders)[: int(usage.many[0])].tolist())
+    assert len(holders) == usage.many[0]
+    excess = peaks - np.array(cluster.memory)
+    if excess.max() <= 0:
+        assert not holders
+        return
+    k, events, home = int(excess.argmax()), schedule[1], schedule[0]
+    held = np.reshape(np.array(usage.held)[: len(events) * cluster.num_devices], (len(events), -1))
+    peak = int(held[:, k].argmax())
+    place = {int(e): i for i, e in enumerate(events)}
+    blocking = cluster.transfer is TransferModel.BLOCKING
+    expected = {int(events[peak])} if events[peak] < graph.num_ops and home[events[peak]] == k else set()
+    for t in range(graph.num_tensors):
+        maker = int(graph.tensor_op[t])
+        readers = [int(o) for o in graph.edge_op[graph.edge_tensor == t]]
+        there = [o for o in readers if home[o] == k]
+        if home[maker] == k:
+            sent = [
+                place[graph.num_ops + t * cluster.num_devices + int(home[o])] if blocking else place[o]
+                for o in readers
+                if home[o] != k
+            ]
+            if not blocking:
+                devices = {int(home[o]) for o in readers if home[o] != k}
+                sent = [min(place[o] for o in readers if home[o] == h) for h in devices]
+            first = 0 if graph.tensor_resident[t] else place[maker]
+            last = max([place[maker], *(place[o] for o in there), *sent])
+            if first <= peak <= (len(events) if graph.tensor_keep[t] else last):
+                expected.add(maker)
+        elif there:
+            copied = (
+                place[graph.num_ops + t * cluster.num_devices + k] if blocking else min(map(place.get, there))
+            )
+            if copied <= peak <= max(place[o] for o in there):
+                expected.update(there)
+    assert holders == expected

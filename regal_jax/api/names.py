@@ -36,6 +36,7 @@ HeuristicName = Literal[
     "bfs",
     "random-topological",
     "single-device",
+    "repaired-partition",
     "given",
 ]
 """Names of `regal_jax.heuristics.HEURISTICS`."""

@@ -95,6 +95,11 @@ class Insertion:
         """The makespan of the current schedule."""
         return float(self._now.value[0])
 
+    @property
+    def excess(self) -> float:
+        """By how many bytes the current schedule exceeds the memory, once `run` has been called."""
+        return float(self._now.value[1])
+
     def begin(self, schedule: Schedule) -> None:
         """Continues from another schedule."""
         from regal_jax.heuristics.insertion_kernel import make_events
@@ -102,7 +107,7 @@ class Insertion:
         self._now = for_loops(make_events(self._layout, *schedule))
 
     def run(
-        self, moves: int, enough: int, goal: float, deviation: float = 0.0
+        self, moves: int, enough: int, goal: float, deviation: float = 0.0, weight: float = 0.0
     ) -> tuple[int, list[tuple[int, float]]]:
         """Makes some moves.
 
@@ -112,6 +117,8 @@ class Insertion:
           goal: The run ends at a makespan of at most this.
           deviation: If positive, schedules are kept that are longer than the best by at most this many mean
             times of its events, and the run ends at a schedule that is shorter than the best.
+          weight: If positive, schedules may exceed the memory, each byte weighs as much as this time, and the
+            run ends at a schedule that fits.
 
         Returns:
           The number of insertions, and for each move that made the schedule shorter the number of its first
@@ -128,11 +135,12 @@ class Insertion:
         best = self._best
         if deviation > 0 and best is not None and best.makespan > 0:
             most, goal = best.makespan + deviation * self._mean, max(goal, math.nextafter(best.makespan, 0))
-        given = for_loops(drawn.ravel()), made, seen, self._limited, enough, goal, most
+        given = for_loops(drawn.ravel()), made, seen, self._limited, enough, goal, most, weight
         done = loops(insert)(self._weighs(), *self._space, *given)
         self._rows = self._rows[done:]
         # In a walk, whether a later schedule is as short would depend on where its runs end.
-        if self.makespan < self.least or (most == 0 and self.makespan == self.least):
+        shorter = self.makespan < self.least or (most == 0 and self.makespan == self.least)
+        if shorter and self.excess == 0:
             placement, events = np.array(self._now.home), np.array(self._now.event)[: self._now.counts[0]]
             self._best = Schedule(placement, events, self.makespan)
             self._mean = float(np.array(self._now.takes)[events].mean())
@@ -142,8 +150,8 @@ class Insertion:
             gained = -np.diff(each[:, 1], prepend=before)
             told = np.reshape(seen, (-1, SEEN))[:done]
             self.described.append(np.column_stack([told, np.diff(begun), gained]))
-        shorter = each[np.diff(each[:, 1], prepend=before) < 0]
-        return int(self._now.counts[1]), [(int(number), float(makespan)) for number, makespan in shorter]
+        steps = each[np.diff(each[:, 1], prepend=before) < 0]
+        return int(self._now.counts[1]), [(int(number), float(makespan)) for number, makespan in steps]
 
     def compile_loops(self) -> None:
         """Compiles the loops without a call."""
@@ -151,7 +159,7 @@ class Insertion:
 
         self.begin(Schedule(np.zeros(len(self._layout.leader), np.int64), np.zeros(0, np.int64), math.inf))
         blank = for_loops(np.zeros(1)), for_loops(np.zeros(2)), for_loops(np.zeros(0))
-        given = *blank, self._limited, 1, -math.inf, 0.0
+        given = *blank, self._limited, 1, -math.inf, 0.0, 0.0
         compile_for(insert, self._weighs(), *self._space, *given)
 
     def _weighs(self) -> tuple[Any, Any, Any]:
@@ -161,7 +169,7 @@ class Insertion:
         layout, room, now, usage = self._layout, self._room, self._now, self._usage
         return (
             address_of(peaks, 2, layout, self._listed, room),
-            address_of(set_usage, 3, layout, room, now, usage),
+            address_of(set_usage, 5, layout, self._edges, room, now, self._work, usage),
             address_of(fits_there, 4, layout, self._edges, now, self._work, usage, 1, 0),
         )
 

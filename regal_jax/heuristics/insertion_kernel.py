@@ -79,7 +79,7 @@ Attributes:
   tries, since: ``[2 * (N + T * D)]``, for each event how often it was tried on another device, and at another
     place, at the makespan in ``since``.
   counts: ``[2]``, numbers of events, and of insertions in the last call.
-  value: ``[1]``, makespan.
+  value: ``[2]``, makespan, and bytes by which the devices hold more than they have.
 """
 
 Work = namedtuple(
@@ -131,7 +131,7 @@ def make_events(layout: Any, home: np.ndarray, events: np.ndarray, makespan: flo
         tries=np.zeros(2 * (n + t * d), np.int64),
         since=np.zeros(2 * (n + t * d)),
         counts=np.array([len(events), 0]),
-        value=np.array([float(makespan)]),
+        value=np.array([float(makespan), 0.0]),
     )
 
 
@@ -149,10 +149,13 @@ def make_work(layout: Any) -> Work:
 def insert(
     weighs: Any, layout: Any, listed: Any, room: Any, usage: Any, edges: Any, now: Any, work: Any,
     scorer: Any, uniform: Any, made: Any, seen: Any, limited: bool, enough: int, goal: float, most: float,
+    weight: float,
 ) -> int:  # fmt: skip
     """Hill climbing: moves events of the current schedule, and keeps the result if it is no longer.
 
-    Record-to-record travel if longer schedules are kept up to a makespan ``most``.
+    Record-to-record travel if longer schedules are kept up to a makespan ``most``. If a schedule may exceed
+    the memory, hill climbing is for the makespan plus a weight times the excess, until the schedule fits. The
+    ops that change their device are then those of the largest excess (`Usage.holders`).
 
     A move takes out one event, or connected ops of one device with all transfers from and to them. The events
     are then put in one after another, ops first: each at the place where the longest path through it is
@@ -166,7 +169,7 @@ def insert(
       room: Space for `peaks`; overwritten.
       usage: `regal_jax.heuristics.insertion_memory.Usage`; overwritten.
       edges: The rest of the graph.
-      now: The current schedule, which fits the memory; replaced.
+      now: The current schedule, which fits the memory if ``weight`` is 0; replaced.
       work: Space for a move.
       scorer: How a move is chosen.
       uniform: ``[S * DRAWS]`` from [0, 1), of ``S`` moves.
@@ -176,6 +179,7 @@ def insert(
       enough: No move begins after so many insertions.
       goal: The loop ends at a schedule with at most this makespan.
       most: Schedules of at most this makespan are kept, too.
+      weight: If positive, schedules may exceed the memory, and a byte weighs as much as this time.
 
     Returns:
       Number of moves made, at most ``S``.
@@ -464,13 +468,18 @@ def insert(
             total += weights[i] * features[i]
         return total
 
+    def exceeds():
+        """Whether the current schedule does not fit the memory."""
+        return limited and usage.many[0] > 0
+
     def draw_op(x, other):
         """Draws an op and a device of one of its neighbours, or else a random one; ``o * d + k``, or -1."""
-        o = int(x * n)
+        x *= usage.many[0] if exceeds() else n
+        o = usage.holders[int(x)] if exceeds() else int(x)
         here = k = home[o]
         # What is left of the number draws a neighbour.
         before = input_rows[o + 1] - input_rows[o]
-        j = int((x * n - o) * (before + after_rows[o + 1] - after_rows[o]))
+        j = int((x - int(x)) * (before + after_rows[o + 1] - after_rows[o]))
         if j < before:
             k = home[producer[inputs[input_rows[o] + j]]]
         elif after_rows[o] + j - before < after_rows[o + 1]:
@@ -495,8 +504,8 @@ def insert(
           device, which are listed and marked. If ``told``, the features are those of this move.
         """
         learned, found, highest, size, chosen = len(to_move) > 0, -1, -np.inf, 0, 0
-        ops = candidates if d > 1 and (learned or uniform[u] < _MOVES) else 0
-        total = ops + candidates if learned else ops
+        ops = candidates if d > 1 and (learned or exceeds() or uniform[u] < _MOVES) else 0
+        total = ops + candidates if learned and not exceeds() else ops
         for i in range(total + 1):
             c, x = found, 0.0
             if i < ops:
@@ -624,22 +633,18 @@ def insert(
         new[found], spot[e] = e, found
         return found, least
 
-    def weigh(count):
-        """Computes the peaks of the new schedule."""
+    def excess(count):
+        """By how much the new schedule exceeds the memory."""
         for i in range(count):
             listed.event[i], listed.slot[i] = new[i], i
         for o in range(n):
             listed.place[o] = home[o]
         listed.counts[0], listed.counts[1] = count, count
         _call(peaks, (layout, listed, room), 2)
-
-    def fits(count):
-        """Whether the new schedule fits the memory."""
-        weigh(count)
         over = 0.0
         for k in range(d):
             over += max(0.0, room.peak[k] - layout.memory[k])
-        return over == 0
+        return over
 
     def know_all(alike, known, last, left):
         """Completes what is known of the new schedule, which becomes the current one."""
@@ -671,8 +676,8 @@ def insert(
         new[i], spot[event[i]] = event[i], i
     know_all(0, 0, 0, 0)
     if limited:
-        weigh(counts[0])
-        _call(set_usage, (layout, room, now, usage), 3)
+        value[1] = excess(counts[0])
+        _call(set_usage, (layout, edges, room, now, work, usage), 5)
     # ``new`` lists the first events of the current schedule.
     used, alike = 0, counts[0]
     counts[1] = 0
@@ -701,7 +706,7 @@ def insert(
         known, left, reach, back = alike, last, 0, 0
         longest, x = 0.0, uniform[u + 3]
         longer, shorter = value[0] * (1 + _ROUNDING), value[0] * (1 - _ROUNDING)
-        limit = max(longer, most)
+        limit, over = max(longer, most) + weight * value[1], 0.0
         place_group(size, k)
         for i in range(count + 1):
             low, high = 0, 0
@@ -732,7 +737,10 @@ def insert(
                     last, left = min(last, stay - found), min(left, stay - found)
                     stay += 1
                     x = (x * 997.0 + 0.123) % 1.0
-        if longest <= limit and (not limited or fits(stay)):
+        if longest <= limit and limited:
+            over = excess(stay)
+        if longest + weight * over <= limit and (weight > 0 or over == 0):
+            value[1] = over
             value[0] = longest if longest < shorter or longest > longer else value[0]
             # A single event leaves the others where they are, and itself in the schedule.
             for i in range(alike, counts[0] if size > 0 else 0):
@@ -742,7 +750,7 @@ def insert(
                 event[i], place[new[i]] = new[i], i
             know_all(alike, known, last, left)
             if limited:
-                _call(set_usage, (layout, room, now, usage), 3)
+                _call(set_usage, (layout, edges, room, now, work, usage), 5)
             alike = stay
         else:
             place_group(size, here)
@@ -750,4 +758,6 @@ def insert(
         for i in range(size):
             member[moved[i]] = 0
         made[2 * s + 1], counts[1] = value[0], used
+        if weight > 0 and value[1] == 0:
+            return s + 1
     return len(made) // 2

@@ -1,4 +1,4 @@
-"""Which insertion moves do not fit the memory, known before they are tried.
+"""What is known of the memory of a schedule before an insertion move is tried.
 
 `regal_jax.heuristics.insertion_kernel.insert` calls these loops by their addresses, so that they are compiled
 only where memory is limited.
@@ -13,43 +13,71 @@ from regal_jax.runtime.compiling import only_borrows
 
 __all__ = ["Usage", "fits_there", "make_usage", "set_usage"]
 
-Usage = namedtuple("Usage", "held added fits")
+Usage = namedtuple("Usage", "held added fits holders many")
 """What devices hold in the current schedule.
 
 Attributes:
   held: ``[M * D]`` bytes, held by each device at each event, scratch memory included.
   added: ``[M + 1]`` bytes, zeros; space for `fits_there`.
   fits: ``[1]``, 1 if the last ops that `fits_there` looked at fit, 0 if not.
+  holders, many: ``[N]``, ``[1]``: of the device that exceeds its memory most, the ops that make, read or use
+    what it holds at its peak, and their number; 0 if the schedule fits.
 """
 
 
 def make_usage(layout: Any, *, limited: bool) -> Usage:
     """Space for schedules of a `regal_jax.heuristics.list_state.Layout`; empty if memory is not limited."""
-    events = len(layout.leader) + len(layout.inputs) if limited else 0
-    return Usage(*(np.zeros(size, np.int64) for size in (events * len(layout.memory), events + 1, 1)))
+    n = len(layout.leader) if limited else 0
+    events = n + len(layout.inputs) if limited else 0
+    sizes = events * len(layout.memory), events + 1, 1, n, 1
+    return Usage(*(np.zeros(size, np.int64) for size in sizes))
 
 
 @only_borrows
-def set_usage(layout: Any, room: Any, now: Any, usage: Any) -> Any:
+def set_usage(layout: Any, edges: Any, room: Any, now: Any, work: Any, usage: Any) -> Any:
     """Sets what the devices hold in the current schedule.
 
     Args:
       layout: The graph, as `regal_jax.heuristics.list_kernel.schedule` takes it.
+      edges: The rest of the graph, `regal_jax.heuristics.insertion_kernel.Edges`.
       room: From `regal_jax.heuristics.schedule_peaks.peaks` of this schedule.
       now: The schedule, `regal_jax.heuristics.insertion_kernel.Events`.
-      usage: ``held`` is overwritten.
+      work: `regal_jax.heuristics.insertion_kernel.Work`, of which ``member`` is 0 for all ops.
+      usage: Overwritten, but for ``added`` and ``fits``.
 
     Returns:
       ``usage``.
     """
-    n, d, count = len(now.home), len(layout.memory), now.counts[0]
+    home, member, holders = now.home, work.member, usage.holders
+    n, d, count = len(home), len(layout.memory), now.counts[0]
     for k in range(d):
         total = 0
         for i in range(count):
             total += room.change[k * (count + 2) + i]
             usage.held[i * d + k] = total
     for o in range(n):
-        usage.held[now.place[o] * d + now.home[o]] += layout.temp[o]
+        usage.held[now.place[o] * d + home[o]] += layout.temp[o]
+    full, peak, excess, many = 0, 0, 0.0, 0
+    for k in range(d):
+        for i in range(count):
+            if usage.held[i * d + k] - layout.memory[k] > excess:
+                full, peak, excess = k, i, usage.held[i * d + k] - layout.memory[k]
+    for t in range(len(layout.size) if excess > 0 else 0):
+        if room.begin[t * d + full] <= peak <= room.end[t * d + full]:
+            u, first, last = layout.producer[t], edges.reader_rows[t], edges.reader_rows[t + 1]
+            # Those on the device: of a tensor's home its producer, of a copy its readers.
+            for r in range(last if home[u] == full else first, last + 1 if home[u] == full else last):
+                o = u if home[u] == full else edges.readers[r]
+                if home[o] == full and member[o] == 0:
+                    member[o], holders[many] = 1, o
+                    many += 1
+    e = now.event[peak] if excess > 0 else n
+    if e < n and home[e] == full and member[e] == 0:
+        member[e], holders[many] = 1, e
+        many += 1
+    for i in range(many):
+        member[holders[i]] = 0
+    usage.many[0] = many
     return usage
 
 

@@ -39,6 +39,7 @@ def partition_placement(
     by_bytes: bool = False,
     seed: int = 0,
     devices: np.ndarray | None = None,
+    share: tuple[float, ...] | None = None,
 ) -> np.ndarray:
     """``[N]``: METIS parts of equal weight with few bytes between them, one per device.
 
@@ -54,17 +55,24 @@ def partition_placement(
       seed: METIS's seed.
       devices: ``[d]`` indices of the devices to use; all by default. An op that may run on none of them goes
         to another device.
+      share: Of each device, the share of the weight of its part, in any unit; by default they are equal, or
+        for runtimes in proportion to speeds.
 
     Returns:
       A read-only array; the same one for the same arguments.
     """
     chosen = range(cluster.num_devices) if devices is None else devices.tolist()
-    return _partition(graph, cluster, by_bytes, seed, tuple(chosen))
+    return _partition(graph, cluster, by_bytes, seed, tuple(chosen), share)
 
 
 @once_a_pair
 def _partition(
-    graph: ComputationGraph, cluster: Cluster, by_bytes: bool, seed: int, chosen: tuple[int, ...]
+    graph: ComputationGraph,
+    cluster: Cluster,
+    by_bytes: bool,
+    seed: int,
+    chosen: tuple[int, ...],
+    share: tuple[float, ...] | None,
 ) -> np.ndarray:
     """Kept, since most heuristics begin with the same one."""
     devices = np.array(chosen)
@@ -80,7 +88,7 @@ def _partition(
     leader, node = np.unique(graph.colocation_leader, return_inverse=True)
     weight = np.bincount(node, weight, len(leader))
     source, target, size = _edges(graph, node, len(leader))
-    speed = np.ones(d) if by_bytes else _share(runtime)
+    speed = np.array(share) if share else np.ones(d) if by_bytes else _share(runtime)
     if d == 1 or len(leader) < 4 * d or len(source) == 0 or _outweighs(weight, speed):
         part = _chunks(graph, node, weight, d)
     else:

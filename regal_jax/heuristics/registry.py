@@ -23,6 +23,7 @@ from regal_jax.heuristics.numbering import neutral_numbers
 from regal_jax.heuristics.orders import bfs_order, dfs_order, given_order, lpmf_order, random_order
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 from regal_jax.heuristics.placements import device_subsets, partition_placement, single_device_placement
+from regal_jax.heuristics.repair import fitting_partitions
 from regal_jax.heuristics.time_left import time_is_over
 from regal_jax.heuristics.xla import xla_dfs_order, xla_list_order, xla_post_order
 from regal_jax.plan import BestDraft, Objective, Plan, insert_transfers
@@ -49,6 +50,8 @@ _Draft = tuple[np.ndarray, np.ndarray, dict[str, Any]]
 
 _SMALL: Final = 5000
 """Largest number of ops for which a heuristic tries all of its variants."""
+_SINGLE: Final = "single device"
+"""Name of a placement."""
 _PARTITION_RULES: Final = 2
 """Number of rules that are tried on each partition."""
 
@@ -108,7 +111,7 @@ def single_device(
 ) -> Plan:
     """All ops on the fastest device, as far as allowed, in topological order."""
     placement = single_device_placement(graph, cluster)
-    drafts = _with_transfers(graph, cluster, placement, graph.topological_order, "single device")
+    drafts = _with_transfers(graph, cluster, placement, graph.topological_order, _SINGLE)
     return _best("single-device", graph, cluster, objective, seed, drafts)
 
 
@@ -123,7 +126,7 @@ def partition_dfs(
     order = dfs_order(graph)
     if cluster.num_devices == 1:
         placement = single_device_placement(graph, cluster)
-        drafts = _with_transfers(graph, cluster, placement, order, "single device")
+        drafts = _with_transfers(graph, cluster, placement, order, _SINGLE)
         return _best("partition-dfs", graph, cluster, objective, seed, drafts)
     drafts, for_memory = (
         _on_partitions(graph, cluster, objective, seed, order, for_memory=late) for late in (False, True)
@@ -184,6 +187,26 @@ def peak_balance(
     return _best("peak-balance", graph, cluster, objective, seed, first, second)
 
 
+def repaired_partition(
+    graph: ComputationGraph,
+    cluster: Cluster,
+    objective: Objective | str = Objective.MAKESPAN,
+    *,
+    seed: int = 0,
+) -> Plan:
+    """Partitions with equal peaks, and moves of ops until they fit; a single device if it has the memory.
+
+    Repairs are for the makespan where transfers take time, and need Numba.
+    """
+    placement = single_device_placement(graph, cluster)
+    drafts = _with_transfers(graph, cluster, placement, graph.topological_order, _SINGLE)
+    fitting: Iterable[_Draft] = ()
+    if cluster.num_devices > 1 and Objective(objective) is Objective.MAKESPAN:
+        found = fitting_partitions(graph, cluster, seed)
+        fitting = ((one.placement, one.events, one.details) for one in found)
+    return _best("repaired-partition", graph, cluster, objective, seed, drafts, fitting)
+
+
 def _ordered(name: str, order_of: Callable[[ComputationGraph, int], np.ndarray]) -> Heuristic:
     """The heuristic of an order of ops: the better of a single device and a graph partition."""
 
@@ -195,7 +218,7 @@ def _ordered(name: str, order_of: Callable[[ComputationGraph, int], np.ndarray])
         seed: int = 0,
     ) -> Plan:
         order, single = order_of(graph, seed), single_device_placement(graph, cluster)
-        drafts = _with_transfers(graph, cluster, single, order, "single device")
+        drafts = _with_transfers(graph, cluster, single, order, _SINGLE)
         if cluster.num_devices == 1:
             return _best(name, graph, cluster, objective, seed, drafts)
         more, for_memory = (
@@ -328,6 +351,7 @@ _HEURISTICS: Final[dict[str, Heuristic]] = {
     "bfs": _ordered("bfs", lambda graph, _: bfs_order(graph)),
     "random-topological": _ordered("random-topological", random_order),
     "single-device": single_device,
+    "repaired-partition": repaired_partition,
     "given": _ordered("given", lambda graph, _: given_order(graph)),
 }
 
@@ -381,7 +405,9 @@ def heuristic_plans(
         make = HEURISTICS[name]
         # On one device "given" is "single-device".
         if name != "xla-best" and (name != "given" or cluster.num_devices > 1):
-            yield make(graph, cluster, objective, seed=seed)
+            plan = make(graph, cluster, objective, seed=seed)
+            if name != "repaired-partition" or plan.provenance["placement"] != _SINGLE:
+                yield plan
 
 
 @interruptible()
