@@ -511,6 +511,16 @@ def test_partitions_are_repaired_where_a_single_device_has_too_little_memory() -
     assert not run_heuristic("repaired-partition", graph, tight, "peak-memory").feasible
 
 
+@pytest.mark.parametrize("memory", [[0, 0], [0, 1e9], [math.inf, 0]])
+@pytest.mark.parametrize("runtime", [0.0, 1.0])
+def test_repairs_of_devices_without_memory_end(memory: list[float], runtime: float) -> None:
+    builder = GraphBuilder("wide")
+    for i in range(12):
+        builder.add_op(f"op{i}", runtime=runtime, outputs=[8], inputs=[f"op{i // 2}"] if i > 1 else [])
+    plan = run_heuristic("repaired-partition", builder.build(), Cluster(memory, "blocking:latency=1s"))
+    assert plan.feasible == any(memory) or runtime == 0
+
+
 @pytest.mark.parametrize("transfer", ["free", "delay:latency=1us", "blocking"])
 def test_partitions_that_fit_need_no_repair(transfer: str) -> None:
     graph = generate("layered", 80, 0)

@@ -132,7 +132,7 @@ class ListSearchRun(HostSearch):
         if pays:
             policy = self._config.chosen_policy
             space = self._layout, self._room
-            ops = max(1, min(self._config.move_ops, int(n * self._config.move_share)))
+            ops = self._config.most_ops(n)
             self._moves = Insertion(graph, *space, moves, policy, ops=ops, describe=describe)
         self._inserting, self._walking, self._turn_ends = False, False, self._config.insert_after
         self._lists, self._insertions, self._owed = self._least_lists, 0, 0

@@ -135,6 +135,10 @@ class ListSearchConfig:
         # A file was read when the settings were made.
         return named_insertion_policy(str(self.insertion_policy or "none"))
 
+    def most_ops(self, ops: int) -> int:
+        """Largest number of ops that an insertion move takes to another device, in a graph of ``ops`` ops."""
+        return max(1, min(self.move_ops, int(ops * self.move_share)))
+
     @property
     def rules(self) -> tuple[Rule, ...]:
         """The rules that the search begins with, and those that it draws from."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph, transfer_times
 from regal_jax.heuristics.insertion import Insertion, Schedule
-from regal_jax.heuristics.insertion_policy import default_insertion_policy
 from regal_jax.heuristics.list_scheduling import kernel_arguments
+from regal_jax.heuristics.list_search_config import ListSearchConfig
 from regal_jax.heuristics.orders import dfs_order, given_order
 from regal_jax.heuristics.peaks import PeakBalance
 from regal_jax.heuristics.placements import partition_placement
@@ -37,8 +37,7 @@ _AT_ONCE: Final = 8
 _WEIGHT: Final = 0.05
 """The first weight: an excess of a device's whole memory costs this share of the makespan."""
 _GROWTH: Final = 1.5
-_MOST_OPS: Final = 16
-_MOST_SHARE: Final = 0.0625
+"""The next weights grow by this factor."""
 
 
 class Partition(NamedTuple):
@@ -72,14 +71,18 @@ def fitting_partitions(graph: ComputationGraph, cluster: Cluster, seed: int) -> 
       cluster: A cluster with several devices, whose memory is limited.
       seed: Of the graph partitions and the moves.
     """
-    memory = np.array(cluster.memory)
-    least = float(memory.min())
+    least = _least_memory(cluster)
     every = sorted(_partitions(graph, cluster, seed), key=lambda one: one.makespan * (1 + one.excess / least))
     for number, partition in enumerate(every[:_BEST]):
         if partition.excess > 0:
             partition = _repaired(graph, cluster, partition, (seed, number))
         if partition.excess == 0:
             yield partition
+
+
+def _least_memory(cluster: Cluster) -> float:
+    """The smallest capacity, at least one byte."""
+    return max(1.0, min(cluster.memory))
 
 
 def _partitions(graph: ComputationGraph, cluster: Cluster, seed: int) -> Iterator[Partition]:
@@ -122,18 +125,13 @@ def _repaired(
     """The partition after insertion moves, which end when it fits."""
     if not usable() or not transfer_times(graph, cluster).any():
         return partition
-    layout, state = kernel_arguments(graph, cluster)
-    ops = max(1, min(_MOST_OPS, int(graph.num_ops * _MOST_SHARE)))
-    moves = Insertion(
-        graph,
-        for_loops(layout),
-        for_loops(make_room(layout, state)),
-        np.random.default_rng(seed),
-        default_insertion_policy(),
-        ops=ops,
-    )
+    given, state = kernel_arguments(graph, cluster)
+    layout, room = for_loops(given), for_loops(make_room(given, state))
+    config, random = ListSearchConfig(), np.random.default_rng(seed)
+    ops = config.most_ops(graph.num_ops)
+    moves = Insertion(graph, layout, room, random, config.chosen_policy, ops=ops)
     moves.begin(Schedule(partition.placement, partition.events, partition.makespan))
-    weight, used = _WEIGHT * partition.makespan / float(np.min(cluster.memory)), 0
+    weight, used = _WEIGHT * partition.makespan / _least_memory(cluster), 0
     while used < _INSERTIONS and not time_is_over():
         check_interrupt()
         count, _ = moves.run(_AT_ONCE, _INSERTIONS - used, -math.inf, weight=weight)
