@@ -28,6 +28,8 @@ _ROUNDS: Final = 5
 """Graph partitions of each order, each with shares that follow from the peaks of the one before."""
 _STEP: Final = 0.7
 """Exponent of the ratio of the mean peak to that of a device, by which its share is multiplied."""
+_POLICY: Final = "by-hand"
+"""No trained weights, since the searches that a trained policy is compared with begin here, too."""
 _BEST: Final = 2
 """Number of partitions that are repaired."""
 _INSERTIONS: Final = 1000
@@ -127,7 +129,7 @@ def _repaired(
         return partition
     given, state = kernel_arguments(graph, cluster)
     layout, room = for_loops(given), for_loops(make_room(given, state))
-    config, random = ListSearchConfig(), np.random.default_rng(seed)
+    config, random = ListSearchConfig(insertion_policy=_POLICY), np.random.default_rng(seed)
     ops = config.most_ops(graph.num_ops)
     moves = Insertion(graph, layout, room, random, config.chosen_policy, ops=ops)
     moves.begin(Schedule(partition.placement, partition.events, partition.makespan))
