@@ -173,7 +173,7 @@ def peak_balance(
         least, _ = least_peak_balance(graph, cluster, neutral_numbers(graph, cluster))
         starts = {
             "partition": partition_placement(graph, cluster, by_bytes=True, seed=seed),
-            "single device": single_device_placement(graph, cluster),
+            _SINGLE: single_device_placement(graph, cluster),
         }
         balances = {"least memory": least, "given": PeakBalance(graph, cluster, given_order(graph))}
         for order, balance in balances.items():
@@ -406,6 +406,7 @@ def heuristic_plans(
         # On one device "given" is "single-device".
         if name != "xla-best" and (name != "given" or cluster.num_devices > 1):
             plan = make(graph, cluster, objective, seed=seed)
+            # Where a single device has the memory, "repaired-partition" is "single-device", too.
             if name != "repaired-partition" or plan.provenance["placement"] != _SINGLE:
                 yield plan
 
