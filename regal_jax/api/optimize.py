@@ -70,8 +70,8 @@ def optimize(
         ``"cp-sat"`` is an exception, since it has two threads; with ``method=CpSat(workers=1)`` its plan is
         the same, too, unless its time limit ends it.
       method: A solver, or the name of one with its default settings (`regal_jax.solvers.solvers` has all):
-        ``"auto"`` (`Auto`), a search on the host and, for peak memory or with a ``policy``, BRKGA for what is
-        left when that no longer pays; ``"brkga"`` (`Brkga`), which without warm starts is the paper's;
+        ``"auto"`` (`Auto`), a search on the host and, with a ``policy``, BRKGA for what is left of the budget
+        when that no longer pays; ``"brkga"`` (`Brkga`), which without warm starts is the paper's;
         ``"annealing"`` and ``"local-search"``, which walk from the best warm start; ``"list-search"``
         (makespan), ``"peak-search"`` (peak memory) and ``"order-search"`` (peak memory, one device), the
         searches on the host; a `Portfolio` of these; ``"approximate-dp"``, ``"depth-first-dp"`` and
