@@ -13,7 +13,7 @@ from regal_jax.encoding import decode
 from regal_jax.plan import Objective
 from regal_jax.search import BrkgaSearcher, Inputs, improve, run_traced
 from regal_jax.simulate import simulate
-from regal_jax.solve import fitness, sampler
+from regal_jax.solve import CHROMOSOME, fitness
 
 __all__ = ["PHASES", "copied_bytes_per_second", "phases"]
 
@@ -48,7 +48,7 @@ def _generation(case: GraphCase, implementation: str | None) -> _Generation:
         return fitness(problem, genes, Objective(case.objective), implementation=implementation)
 
     proposal = case.make_proposal(problem)
-    searcher = BrkgaSearcher(value, sampler(problem, proposal), config)
+    searcher = BrkgaSearcher(value, CHROMOSOME.sampler(problem, proposal), config)
     inputs = Inputs(problem, proposal, case.keys())
 
     @jax.jit

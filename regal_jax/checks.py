@@ -14,6 +14,7 @@ from regal_jax.errors import ConfigError, shortened
 
 __all__ = [
     "check_callback",
+    "check_field",
     "check_kind",
     "check_number",
     "check_setting",
@@ -251,3 +252,9 @@ def check_setting(owner: str, field: str, value: Any, least: int, most: int | No
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
         raise ConfigError(f"{owner}: {field} is {shown(value)}; give a whole number {limits}")
     return found
+
+
+def check_field(settings: object, field: str, least: int, most: int | None = None) -> None:
+    """`check_setting` of a field of a frozen dataclass, which then holds an int."""
+    value = check_setting(type(settings).__name__, field, getattr(settings, field), least, most)
+    object.__setattr__(settings, field, value)

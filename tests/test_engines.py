@@ -30,6 +30,7 @@ from regal_jax import (
     optimize,
     optimize_many,
 )
+from regal_jax.api.many import Batch
 from regal_jax.api.store import PlanStore
 from regal_jax.datasets import generate
 from regal_jax.engines import Item, Message, RayEngine, engine_of, opened, ray_engine
@@ -38,6 +39,7 @@ from regal_jax.engines.queue import Waiting
 from regal_jax.errors import ConfigError, MissingExtraError, WorkerError
 from regal_jax.graph import TransferModel
 from regal_jax.ordering import shipped_topoformer
+from regal_jax.plan import Objective
 from regal_jax.policies import default_policy, save_policy
 from regal_jax.runtime.interrupts import first_interrupt_waits, stopped_by
 from regal_jax.solvers import Heuristic, TopoformerSamples, solvers
@@ -188,6 +190,16 @@ def test_settings_networks_and_files_travel(tmp_path):
     assert again(OrderSearch(weights="default"), tmp_path)[0].weights == "default"
 
 
+def test_names_of_weights_come_before_files_of_the_same_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("none", "default", "regal-faithful"):
+        pathlib.Path(name).write_bytes(b"no weights")
+        for solver in (Brkga(policy=name), Auto(policy=name)):
+            document, blobs = pack_solver(solver)
+            assert (document["fields"]["policy"], blobs) == (name, [])
+    assert pack_solver(OrderSearch(weights="default"))[1] == []
+
+
 def weights(network):
     return jax.tree.leaves(nnx.to_pure_dict(nnx.state(network, nnx.Param)))
 
@@ -314,15 +326,38 @@ def test_a_kept_plan_counts_unless_an_earlier_plan_is_better(tmp_path):
     better = optimize(graph, CLUSTER, method="list-search", evaluations=100)
     assert better.sort_key < worse.sort_key
     store.put(graph, CLUSTER, worse)
-    assert list(store.found([graph], [CLUSTER], [])) == [0]
-    assert list(store.found([graph], [CLUSTER], [worse])) == [0]
-    assert store.found([graph], [CLUSTER], [better]) == {}
-    assert store.found([graph], [CLUSTER], [worse, better]) == {}
+    assert list(store.found([graph], [CLUSTER], [[]])) == [0]
+    assert list(store.found([graph], [CLUSTER], [[worse]])) == [0]
+    assert store.found([graph], [CLUSTER], [[better]]) == {}
+    assert store.found([graph], [CLUSTER], [[better, worse]]) == {}
     stopped = dataclasses.replace(better, provenance={**better.provenance, "stopped": "interrupted"})
     other = PlanStore(tmp_path, "other call")
     other.put(graph, CLUSTER, stopped)
     assert other.get(graph, CLUSTER) is None
     assert np.array_equal(store.get(graph, CLUSTER).placement, worse.placement)
+
+
+def test_earlier_plans_are_compared_with_kept_ones_as_plans_of_the_call(tmp_path, monkeypatch):
+    graph, calls = generate("layered", 30, seed=3), []
+    planned = Batch._plan
+    monkeypatch.setattr(
+        Batch, "_plan", lambda self, members, *told: calls.append(members) or planned(self, members, *told)
+    )
+    options = {"evaluations": 150, "progress": False, "store": tmp_path}
+    kept = optimize_many([graph], CLUSTER, **options)[0]
+    # A short makespan on other devices, and few bytes, do not make these better than the plan that is kept.
+    others = [
+        optimize(graph, Cluster.uniform(4, transfer="free"), evaluations=150),
+        optimize(graph, CLUSTER, objective="peak-memory", method="single-device"),
+    ]
+    assert others[0].makespan < kept.makespan
+    again = optimize_many([graph], CLUSTER, warm_start=others, **options)[0]
+    assert again.to_json() == kept.to_json()
+    assert [list(members) for members in calls] == [[0], []]
+    # This one is for another objective, and has a shorter makespan.
+    better = dataclasses.replace(optimize(graph, CLUSTER, evaluations=5000), objective=Objective.PEAK_MEMORY)
+    assert better.makespan < kept.makespan
+    assert optimize_many([graph], CLUSTER, warm_start=better, **options)[0].makespan <= better.makespan
 
 
 def test_time_is_shared_among_graphs():

@@ -433,6 +433,13 @@ def test_single_device_is_the_fastest_allowed() -> None:
     assert single_device_placement(graph, Cluster.uniform(2, transfer="blocking")).tolist() == [1, 1, 1]
 
 
+def test_of_equally_fast_devices_the_one_with_most_memory_has_all_ops():
+    graph = generate("layered", 20, seed=0)
+    cluster = Cluster((10, math.inf, 1000))
+    assert set(single_device_placement(graph, cluster)) == {1}
+    assert run_heuristic("single-device", graph, cluster).feasible
+
+
 def test_memory_is_respected_where_it_can_be() -> None:
     # Four results of 10 bytes are kept. Each device holds 20 bytes, so both devices are needed.
     builder = GraphBuilder("kept")

@@ -9,10 +9,10 @@ import pytest
 from flax import nnx
 from policy_cases import four_bins
 
-from regal_jax import Brkga, BrkgaConfig, Cluster, GraphBuilder, compare, optimize, optimize_many
+from regal_jax import Brkga, BrkgaConfig, Cluster, GraphBuilder, compare, optimize, optimize_many, order
 from regal_jax.datasets import generate
 from regal_jax.encoding import quantile_table, uniform_proposal
-from regal_jax.errors import ConfigError, FormatError, MissingExtraError
+from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning, MissingExtraError
 from regal_jax.experiments import (
     GUIDED,
     EvaluationConfig,
@@ -201,6 +201,28 @@ def test_infeasible_graphs_come_last(graphs):
     assert results.order.tolist() == [2, 1, 0]
     assert results.overflow[0] > 0
     assert Results.of([], []).order.tolist() == []
+
+
+def test_a_comparison_gives_its_options_to_every_method():
+    graph, cluster = generate("chain", 3, seed=0), Cluster.uniform(2)
+    with pytest.raises(TypeError, match="evalutions"):
+        compare(graph, cluster, ["critical-path"], evalutions=5)
+    with pytest.raises(ConfigError, match="time_limit: must be"):
+        compare(graph, cluster, ["critical-path"], time_limit=-1)
+    plans = compare(graph, cluster, ["random-topological", "brkga"], evaluations=100, key=5, warm_start=False)
+    assert plans.plans["random-topological"].provenance["seed"] == 5
+
+
+def test_warnings_name_the_line_of_the_caller():
+    graph, cluster = generate("ordering-layered", 20, seed=0), Cluster.uniform(1, "8MiB")
+    for call in (
+        lambda: optimize(graph, cluster, method="bfs"),
+        lambda: order(graph, memory="8MiB", method="bfs"),
+        lambda: optimize_many([graph], cluster, method="bfs", progress=False),
+    ):
+        with pytest.warns(InfeasiblePlanWarning) as found:
+            call()
+        assert {warning.filename for warning in found} == {__file__}
 
 
 def test_names_may_be_in_capitals():

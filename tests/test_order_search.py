@@ -17,7 +17,7 @@ from strategies import instances, random_graph
 
 from regal_jax import Cluster, GraphBuilder, OrderSearch, PeakSearch, Portfolio, optimize, optimize_many
 from regal_jax.datasets import generate, load_sample
-from regal_jax.errors import ConfigError
+from regal_jax.errors import ConfigError, InfeasiblePlanWarning
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics import (
     OrderSearchConfig,
@@ -410,6 +410,22 @@ def test_a_single_window_is_refused_by_name() -> None:
         match=r"^OrderSearch: windows is 3; give a sequence of whole numbers, e\.g\. windows=\(64, 256\)$",
     ):
         with_settings(OrderSearch(), parse_settings([("windows", "3")]))
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_for_the_makespan_it_looks_for_an_order_that_fits(seed: int) -> None:
+    graph = generate("ordering-layered", 60, seed)
+    peak = optimize(graph, ONE, objective=PEAK).objective_value
+    best = min(plan.objective_value for plan in heuristic_plans(graph, ONE, PEAK))
+    assert peak < best
+    for method in ("auto", "order-search"):
+        plan = optimize(graph, Cluster.uniform(1, peak), method=method)
+        assert (plan.feasible, plan.optimal) == (True, True)
+        assert plan.makespan == pytest.approx(graph.runtime.sum())
+    with pytest.warns(InfeasiblePlanWarning, match="does not fit|no plan"):
+        plan = optimize(graph, Cluster.uniform(1, peak - 1), evaluations=2000)
+    assert plan.overflow.sum() == 1
+    assert "status" not in plan.provenance
 
 
 def test_impossible_problems() -> None:

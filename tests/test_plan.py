@@ -14,6 +14,7 @@ from test_replay import WORKED_PLACES, random_schedule, worked
 
 from regal_jax.errors import ConfigError, FormatError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel, constrain
+from regal_jax.heuristics import run_heuristic
 from regal_jax.plan import Objective, Plan, Timeline, needed_transfers, transfer_event, verify
 
 BLOCKING = Cluster((1000, 120), "blocking", "1s", 10)
@@ -50,6 +51,19 @@ def assert_same(a: Plan, b: Plan) -> None:
 
 
 # What a plan says --------------------------------------------------------------------------------
+
+
+def test_transfers_may_move_more_bytes_than_int64_holds():
+    builder, size = GraphBuilder("large"), 2**61
+    builder.add_op("a", outputs=[size])
+    for k in range(5):
+        builder.add_op(f"to {k}", inputs=["a:0"], allowed_devices=[k + 1])
+    graph = builder.build()
+    plan = run_heuristic("single-device", graph, Cluster.uniform(6, transfer="blocking"))
+    assert plan.transfer_bytes == plan.num_transfers * size >= 2**63
+    again = Plan.from_json(plan.to_json())
+    again.verify(graph)
+    assert again.transfer_bytes == plan.transfer_bytes
 
 
 def test_the_figures_of_the_worked_example():

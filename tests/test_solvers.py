@@ -226,8 +226,9 @@ def test_an_interrupt_leaves_a_plan_or_ends_the_call(name, graph):
 def test_for_one_device_and_peak_memory_alone(name, graph):
     with pytest.raises(ConfigError, match=f"method: {name} is for 1 device, not for 2; use auto"):
         optimize(graph, TWO, objective="peak-memory", method=name)
-    with pytest.raises(ConfigError, match=f"method: {name} is for peak-memory, not for makespan"):
-        optimize(graph, ONE, method=name)
+    if name != "order-search":
+        with pytest.raises(ConfigError, match=f"method: {name} is for peak-memory, not for makespan"):
+            optimize(graph, ONE, method=name)
 
 
 def test_approximate_dp_on_the_device_is_that_of_the_host(graph, monkeypatch):
@@ -365,7 +366,7 @@ def test_the_command_takes_settings(graph, tmp_path, capsys):
 
 def test_values_of_one_kind_are_compared_under_names_of_their_own(graph):
     table = {"few": SMALL, "many": Brkga(population=40, elites=8, mutants=6)}
-    found = compare(graph, TWO, table, evaluations=200, warm_start=False)
+    found = compare(graph, TWO, table, evaluations=200, warm_start=False, time_limit=100)
     assert list(found.plans) == ["few", "many"]
     assert [plan.provenance["config"]["population"] for plan in found.plans.values()] == [20, 40]
     with pytest.raises(ConfigError, match="methods: 'brkga' occurs twice"):

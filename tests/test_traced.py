@@ -28,7 +28,7 @@ from regal_jax.programs.words import UnnamedError, module_word, module_words, tr
 from regal_jax.search import BrkgaConfig, BrkgaSearcher, Inputs, Limits, Stopping, UniformProposal, brkga
 from regal_jax.search.run import _run_chunk, _start
 from regal_jax.simulate import simulate
-from regal_jax.solve import graph_keys, sampler
+from regal_jax.solve import CHROMOSOME, graph_keys
 from regal_jax.solve.solve import _fitness
 
 brkga_module, loop_module = map(importlib.import_module, ("regal_jax.search.brkga", "regal_jax.search.loop"))
@@ -343,7 +343,7 @@ def test_what_is_donated_is_used_up(folder, exports):
     """Donated arguments are used up, also by a program from the disk."""
     problem = make_problem([GRAPH], [TWO])
     searcher = BrkgaSearcher(
-        _fitness(Objective.MAKESPAN, None), sampler(problem, None), BrkgaConfig(population=50)
+        _fitness(Objective.MAKESPAN, None), CHROMOSOME.sampler(problem, None), BrkgaConfig(population=50)
     )
     inputs = Inputs(problem, None, graph_keys(jax.random.key(0), [GRAPH]))
     for _ in range(2):

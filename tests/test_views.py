@@ -18,7 +18,6 @@ from regal_jax.cli import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, GraphError, MissingExtraError, PlanError
 from regal_jax.experiments import jobs, make_method
-from regal_jax.graph import TransferModel
 from regal_jax.heuristics import HEURISTICS, run_heuristic
 from regal_jax.importers import PROFILES, save_graph
 from regal_jax.importers.roofline import find_profile
@@ -241,7 +240,6 @@ def test_literals_are_what_the_registries_hold():
     assert literals(names.HeuristicName) == set(HEURISTICS)
     assert literals(names.MethodName) == set(solvers())
     assert literals(names.ObjectiveName) == set(Objective)
-    assert literals(names.TransferName) == set(TransferModel)
 
 
 def test_seed_is_the_word_and_key_still_means_it():

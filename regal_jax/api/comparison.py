@@ -22,6 +22,8 @@ from regal_jax.solvers import Solver, solver
 __all__ = ["Comparison", "compare"]
 
 _DEFAULT: Final[tuple[MethodName, ...]] = ("single-device", "partition-dfs", "critical-path", "brkga", "auto")
+_SEARCHES: Final = ("warm_start", "policy", "runs")
+"""Arguments that `optimize` refuses for other methods than searches."""
 _HEAD: Final = ("method", "makespan", "peak memory", "above the bound", "transfers", "evaluations", "seconds")
 
 
@@ -115,8 +117,8 @@ def compare(
       objective: As in `optimize`.
       evaluations: Budget of each search, as in `optimize`; heuristics spend none.
       seed: As in `optimize`.
-      **options: Further arguments of `optimize`: ``pin`` and ``colocate`` for all methods, others, such as
-        ``warm_start`` and ``time_limit``, for all searches.
+      **options: Further arguments of `optimize`; ``warm_start``, ``policy`` and ``runs`` are for searches
+        alone.
 
     Raises:
       ConfigError: There is no method, a method is named twice, or an argument is invalid.
@@ -143,6 +145,7 @@ def compare(
     seconds: dict[str, float] = {}
     for name, method in zip(names, made, strict=True):
         clock = Deadline()
+        given = {k: v for k, v in options.items() if method.searches or k not in _SEARCHES}
         with interrupt_at_end(), warnings.catch_warnings():
             warnings.simplefilter("ignore", InfeasiblePlanWarning)
             plans[name] = optimize(
@@ -154,7 +157,7 @@ def compare(
                 method=method,
                 pin=pin,
                 colocate=colocate,
-                **(options if method.searches else {}),
+                **given,
             )
         seconds[name] = clock.spent
     return Comparison(plans, seconds)

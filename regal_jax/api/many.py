@@ -18,6 +18,7 @@ from regal_jax.plan.summary import shortage
 from regal_jax.runtime.collection import rare_collection
 from regal_jax.runtime.compiling import compile_ahead
 from regal_jax.runtime.deadline import Deadline
+from regal_jax.runtime.stack import outer_level
 from regal_jax.solvers.loop.batches import check_batches, share_out
 from regal_jax.solvers.loop.call import Call
 from regal_jax.solvers.loop.earlier import share_earlier
@@ -60,7 +61,10 @@ class Batch:
             raise ConfigError(
                 f"store: {store}: {error.strerror}; give a folder that can be written"
             ) from None
-        found = plans.found(self.graphs, self.clusters, self.settings.earlier)
+        pinned = Pinned(self.graphs, self.clusters, self.pin, self.colocate)
+        pairs = list(zip(pinned.graphs, self.clusters, strict=True))
+        earlier = share_earlier(pinned.restrict(self.settings.earlier), pairs, self.settings.objective)
+        found = plans.found(self.graphs, self.clusters, earlier)
         missing = [member for member in range(len(self.graphs)) if member not in found]
         if on_plan is not None:
             for member, plan in found.items():
@@ -124,13 +128,13 @@ def warn_of(plans: Sequence[Plan], settings: Settings) -> None:
             f"policy: the policy guided no search{more}, since the search on the host took the whole budget; "
             "use method='brkga', which a policy guides",
             UserWarning,
-            stacklevel=3,
+            stacklevel=outer_level(),
         )
     over = [plan for plan in plans if not plan.feasible]
     if over:
         more = f"{len(over)} of {len(plans)} plans do not fit the memory; " if len(plans) > 1 else ""
         text = f"{more}{shortage(over[0], f' for {over[0].graph_name!r}')}"
-        warnings.warn(text, InfeasiblePlanWarning, stacklevel=3)
+        warnings.warn(text, InfeasiblePlanWarning, stacklevel=outer_level())
 
 
 def check_and_warn(
@@ -139,13 +143,13 @@ def check_and_warn(
     """Checks types; warns once per cluster of implausible numbers and of a missing policy."""
     check_pairs(graphs, clusters)
     for cluster, graph in {cluster: graph for graph, cluster in zip(graphs, clusters, strict=True)}.items():
-        warn_of_units(graph, cluster, stacklevel=3)
+        warn_of_units(graph, cluster)
     for count in sorted({cluster.num_devices for cluster in clusters}):
         if settings.lacks_policy(count):
             warnings.warn(
                 f"policy: none is shipped for {settings.objective} on {count} devices; auto runs without one",
                 UserWarning,
-                stacklevel=3,
+                stacklevel=outer_level(),
             )
 
 

@@ -5,12 +5,10 @@ A type cannot be made from a registry, so a test compares the two.
 
 from typing import Literal
 
-__all__ = ["HeuristicName", "MethodName", "ObjectiveName", "OrderName", "SearchName", "TransferName"]
+__all__ = ["HeuristicName", "MethodName", "ObjectiveName", "OrderName", "SearchName"]
 
 ObjectiveName = Literal["makespan", "peak-memory"]
 """Names of `regal_jax.plan.Objective`."""
-TransferName = Literal["blocking", "delay", "free"]
-"""Names of `regal_jax.graph.TransferModel`."""
 SearchName = Literal[
     "auto",
     "brkga",

@@ -73,8 +73,8 @@ def optimize(
         ``"auto"`` (`Auto`), a search on the host and, with a ``policy``, BRKGA for what is left of the budget
         when that no longer pays; ``"brkga"`` (`Brkga`), which without warm starts is the paper's;
         ``"annealing"`` and ``"local-search"``, which walk from the best warm start; ``"list-search"``
-        (makespan), ``"peak-search"`` (peak memory) and ``"order-search"`` (peak memory, one device), the
-        searches on the host; a `Portfolio` of these; ``"approximate-dp"``, ``"depth-first-dp"`` and
+        (makespan), ``"peak-search"`` (peak memory) and ``"order-search"`` (one device), the searches on
+        the host; a `Portfolio` of these; ``"approximate-dp"``, ``"depth-first-dp"`` and
         ``"random-orders"`` (peak memory, one device); ``"cp-sat"``; or a heuristic alone. ``None``:
         ``"brkga"`` with any ``policy`` but ``"default"`` and ``"none"``, else ``"auto"``.
       policy: `Brkga.policy` or `Auto.policy` of a method that is named: ``"regal-primed"`` (also

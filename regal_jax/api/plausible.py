@@ -8,6 +8,7 @@ import numpy as np
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.graph.units import format_bytes, format_time
 from regal_jax.plan import Objective, lower_bound
+from regal_jax.runtime.stack import outer_level
 
 __all__ = ["warn_of_units"]
 
@@ -17,16 +18,10 @@ _TIMES: Final = 1000
 """Ratio of need to capacity, or of a transfer to all of the work, from which a number is implausible."""
 
 
-def warn_of_units(graph: ComputationGraph, cluster: Cluster, stacklevel: int) -> None:
-    """Warns of ``memory=16`` and ``bandwidth=300`` where they make no sense for ``graph``.
-
-    Args:
-      graph: The graph.
-      cluster: The cluster.
-      stacklevel: Stack level of the caller, as in `warnings.warn`.
-    """
+def warn_of_units(graph: ComputationGraph, cluster: Cluster) -> None:
+    """Warns of ``memory=16`` and ``bandwidth=300`` where they make no sense for ``graph``."""
     for text in filter(None, (_memory(graph, cluster), _bandwidth(graph, cluster))):
-        warnings.warn(text, UserWarning, stacklevel=stacklevel + 1)
+        warnings.warn(text, UserWarning, stacklevel=outer_level())
 
 
 def _memory(graph: ComputationGraph, cluster: Cluster) -> str:

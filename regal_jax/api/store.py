@@ -52,16 +52,16 @@ class PlanStore:
         self,
         graphs: Sequence[ComputationGraph],
         clusters: Sequence[Cluster],
-        earlier: Sequence[Plan],
+        earlier: Sequence[Sequence[Plan]],
     ) -> dict[int, Plan]:
-        """Index -> plan of the graphs that need no search: none of the ``earlier`` plans is better."""
-        best: dict[str, tuple[float, float]] = {}
-        for plan in earlier:
-            best[plan.graph_hash] = min(plan.sort_key, best.get(plan.graph_hash, plan.sort_key))
+        """Index -> plan of the graphs that need no search: no ``earlier`` plan of the graph is better.
+
+        Earlier plans are for the clusters and the objective of the call, those of each graph best first.
+        """
         there = {}
-        for member, (graph, cluster) in enumerate(zip(graphs, clusters, strict=True)):
+        for member, (graph, cluster, plans) in enumerate(zip(graphs, clusters, earlier, strict=True)):
             plan = self.get(graph, cluster)
-            if plan is not None and plan.sort_key <= best.get(graph.content_hash, plan.sort_key):
+            if plan is not None and (not plans or plan.sort_key <= plans[0].sort_key):
                 there[member] = plan
         return there
 

@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import threading
 from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
@@ -25,6 +26,8 @@ __all__ = [
 _MOST: Final = 4
 """Number of clusters for which a graph caches results, as heuristics and replays ask repeatedly."""
 
+_KEEPING: Final = threading.Lock()
+
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -47,15 +50,18 @@ def once_a_pair(function: _Function) -> _Function:
         if has_cluster:
             check_kind("cluster", arguments[0], Cluster)
         kept = graph.said_of_clusters.setdefault(function.__qualname__, {})
-        if arguments not in kept:
+        try:
+            return kept[arguments]
+        except KeyError:
             found = function(graph, *arguments)
-            if isinstance(found, np.ndarray):
-                found.setflags(write=False)
+        if isinstance(found, np.ndarray):
+            found.setflags(write=False)
+        # Searches in several threads may ask for the same graph.
+        with _KEEPING:
             while len(kept) >= _MOST:
-                kept.pop(next(iter(kept)), None)
+                kept.pop(next(iter(kept)))
             kept[arguments] = found
-            return found
-        return kept[arguments]
+        return found
 
     return cast(_Function, call)
 
@@ -97,8 +103,9 @@ def allowed_matrix(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     allowed = group[graph.colocation_leader]
     if not allowed.any(axis=1).all():
         o = int(np.argmin(allowed.any(axis=1)))
+        group = " (with its colocation group)" if graph.colocation_group[o] is not None else ""
         raise ClusterError(
-            f"op {graph.op_names[o]!r} (with its colocation group) may run on none of the cluster's "
+            f"op {graph.op_names[o]!r}{group} may run on none of the cluster's "
             f"{counted(cluster.num_devices, 'device')}; add devices or allow more of them"
         )
     return allowed

@@ -20,6 +20,7 @@ from regal_jax.graph import (
 )
 from regal_jax.heuristics.exact_peaks import PeakOnDevices, PeakOnOne
 from regal_jax.heuristics.registry import best_heuristic
+from regal_jax.heuristics.time_left import until
 from regal_jax.plan import Objective, Plan, lower_bound, makespan_upper_bound, transfer_event
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
@@ -37,6 +38,8 @@ _ROUNDED: Final = 10**6
 _FAR: Final = 100
 """Ratio of the sum of all times to a known makespan from which only times up to that makespan count."""
 
+_HINT: Final = 0.3
+"""Share of a limit of time that heuristics may use."""
 _BLINK: Final = 0.1
 """Seconds."""
 _PROVABLE_OPS: Final = {TransferModel.FREE: 256, TransferModel.DELAY: 32, TransferModel.BLOCKING: 16}
@@ -67,6 +70,7 @@ def cp_sat(
     objective: Objective | str = Objective.MAKESPAN,
     *,
     time_limit: float = 60.0,
+    seconds: float | None = None,
     workers: int = 2,
     seed: int = 0,
 ) -> Plan:
@@ -81,6 +85,8 @@ def cp_sat(
       cluster: The cluster.
       objective: What to minimise.
       time_limit: Largest time of the solver in seconds, above 0.
+      seconds: Time after which the solver ends, with the time in which heuristics run and its model is built,
+        which are not interrupted; ``None`` for no such limit.
       workers: Threads of the solver; with one, the result is the same every time, unless the time limit ends
         the solver.
       seed: Seed of the solver's random choices.
@@ -101,13 +107,15 @@ def cp_sat(
     workers = check_whole("cp_sat: workers", workers, 1, _MOST_WORKERS)
     objective = Objective(objective)
     _check_supported(graph, cluster, objective)
-    cp_model = _cp_model()
-    hint = best_heuristic(graph, cluster, objective, seed=seed)[0]
+    cp_model, limit = _cp_model(), Deadline(seconds)
+    part = limit.part(_HINT)
+    with until(lambda: part.over):
+        hint = best_heuristic(graph, cluster, objective, seed=seed)[0]
     peak = PeakOnOne if cluster.num_devices == 1 else PeakOnDevices
     make = _Makespan if objective is Objective.MAKESPAN else peak
     problem = make(cp_model, graph, cluster, hint)
     solver = cp_model.CpSolver()
-    solver.parameters.max_time_in_seconds = time_limit
+    solver.parameters.max_time_in_seconds = time_limit if limit.left is None else min(time_limit, limit.left)
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
     status = _solve(solver, problem.model)

@@ -19,7 +19,7 @@ from regal_jax.graph import (
 from regal_jax.heuristics.list_state import Layout, State
 from regal_jax.heuristics.ranks import shortest_paths, upward_rank
 from regal_jax.heuristics.work import note
-from regal_jax.plan import makespan_upper_bound, replay
+from regal_jax.plan import makespan_upper_bound, outcome, overflow_of
 from regal_jax.runtime.compiling import run_loops
 
 __all__ = [
@@ -195,8 +195,7 @@ def _overflow(graph: ComputationGraph, cluster: Cluster, schedule: Schedule) -> 
     # No device holds a tensor twice, so most graphs need no replay.
     if graph.tensor_bytes.sum(dtype=np.float64) + graph.temp_bytes.max(initial=0) <= min(cluster.memory):
         return 0.0
-    peaks = replay(graph, cluster, schedule.placement, schedule.events).peak_memory
-    return float(np.maximum(peaks - np.array(cluster.memory), 0).sum())
+    return overflow_of(outcome(graph, cluster, schedule.placement, schedule.events)[1], cluster)
 
 
 def _quick(graph: ComputationGraph, cluster: Cluster, numbers: np.ndarray, rule: Rule) -> Schedule:

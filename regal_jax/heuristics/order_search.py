@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph import Cluster, ComputationGraph, runtime_matrix
 from regal_jax.heuristics.host_search import HostSearch
 from regal_jax.heuristics.order_beam import Progress, advance, make_front, make_work, widened
 from regal_jax.heuristics.order_costs import order_costs
@@ -83,6 +83,7 @@ class OrderSearchRun(HostSearch):
         config: OrderSearchConfig | None = None,
         starts: Sequence[Plan] = (),
         priorities: np.ndarray | Callable[[ComputationGraph], np.ndarray] | None = None,
+        objective: Objective = Objective.PEAK_MEMORY,
     ) -> None:
         """Prepares the search without evaluating anything.
 
@@ -95,6 +96,8 @@ class OrderSearchRun(HostSearch):
           priorities: ``[N]``, the higher the earlier: beams guided by them alternate with beams that compare
             memory alone. A function that makes them is called after `OrderSearchConfig.guide_after` partial
             orders.
+          objective: For the makespan, which all orders have in common, every order that fits the memory is
+            as good as another.
 
         Raises:
           ConfigError: Several devices, or priorities that are not one finite number per op.
@@ -112,6 +115,8 @@ class OrderSearchRun(HostSearch):
         )
         self._ask = priorities if callable(priorities) else None
         self._guide = None if callable(priorities) else _standardised(priorities, graph.num_ops)
+        self._objective = objective
+        self._makespan = float(runtime_matrix(graph, cluster).sum())
         self._costs = order_costs(graph)
         self._profile: Profile | None = None
         self._peak = _NO_LIMIT
@@ -130,7 +135,7 @@ class OrderSearchRun(HostSearch):
         Args:
           evaluations: Largest number of evaluations, each the work of one whole order.
           ends: Called every few milliseconds; ``True`` ends the run. The next run continues the same beam.
-          goal: The run ends at an order that fits the memory and whose peak is at most this.
+          goal: The run ends at an order that fits the memory and whose peak, or makespan, is at most this.
         """
         n = self.graph.num_ops
         last = (self.evaluations + evaluations) * n
@@ -169,10 +174,11 @@ class OrderSearchRun(HostSearch):
             return None
         said: dict[str, Any] = {"method": "order-search", "partial_orders": self._made}
         said |= {"guided": True} if self._guide is not None else {}
-        said |= {"status": "optimal", "bound": self._peak} if self._lower >= self._peak else {}
+        if self._objective is Objective.PEAK_MEMORY and self._lower >= self._peak:
+            said |= {"status": "optimal", "bound": self._peak}
         placement = np.zeros(self.graph.num_ops, np.int64)
         return Plan.from_events(
-            *(self.graph, self.cluster, placement, self._profile.order), objective=Objective.PEAK_MEMORY,
+            *(self.graph, self.cluster, placement, self._profile.order), objective=self._objective,
             provenance=said,
         )  # fmt: skip
 
@@ -185,7 +191,8 @@ class OrderSearchRun(HostSearch):
         """Keeps the order if it is better than the best so far."""
         self.evaluations = -(-self._made // self.graph.num_ops)
         peak = profile.peak
-        if self.improves(self.value(np.array([peak]), peak)):
+        objective = peak if self._objective is Objective.PEAK_MEMORY else self._makespan
+        if self.improves(self.value(np.array([peak]), objective)):
             self._profile, self._peak = profile, peak
 
     def _finish(self, beam: "_Beam") -> None:

@@ -26,7 +26,7 @@ from regal_jax.heuristics.peak_search_config import PeakSearchConfig
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
 from regal_jax.heuristics.peaks_kernel import make_state, refine
 from regal_jax.heuristics.work import uncounted
-from regal_jax.plan import Objective, Plan, insert_transfers, replay
+from regal_jax.plan import Objective, Plan, insert_transfers, outcome
 from regal_jax.runtime.compiling import compile_for, for_loops, loops, usable
 from regal_jax.runtime.interrupts import check_interrupt
 from regal_jax.runtime.pointers import address_of
@@ -106,7 +106,7 @@ class PeakSearchRun(HostSearch):
             self._start()
         # The evaluations of the moves after a perturbation, and that of its result.
         least = self._config.tries + MOST_OVER
-        while self._balance is not None and self.graph.num_ops and self.evaluations + least <= last:
+        while self._balance is not None and self.evaluations + least <= last:
             if (ends is not None and ends()) or self.best <= goal:
                 return
             check_interrupt()
@@ -159,7 +159,7 @@ class PeakSearchRun(HostSearch):
             self.evaluations += 1
             if sent.any():
                 events = insert_transfers(graph, cluster, start, balance.order, eager=sent)
-                peaks = replay(graph, cluster, start, events).peak_memory
+                peaks = outcome(graph, cluster, start, events)[1]
             else:
                 with uncounted():
                     peaks = balance.peaks(start)
@@ -171,9 +171,8 @@ class PeakSearchRun(HostSearch):
         state.early[:] = early
         self._state, self._layout = for_loops(state), for_loops(self._balance.layout)
         self._hit = for_loops(np.zeros(n, np.int64))
-        if n:
-            # Without tries it only finds what is held at the peak.
-            loops(refine)(self._layout, self._state, 0, WIDTHS, 0, 0, LEAST_GAIN)
+        # Without tries it only finds what is held at the peak.
+        loops(refine)(self._layout, self._state, 0, WIDTHS, 0, 0, LEAST_GAIN)
         now = place, order, early.astype(np.int64), np.array(self._state.at_peak), np.array(self._least)
         self._now = for_loops(Placed(*now))
         moves = self._config.tries, WIDTHS, RESENT, REORDERED, LEAST_GAIN

@@ -132,7 +132,7 @@ class PeakBalance:
           ``[N]`` int64, the one with the lowest peak.
         """
         place = placement[self.order].astype(np.int64)
-        if self._kernel is not None and len(place):
+        if self._kernel is not None:
             state, left = self._refined(self._kernel, place, tries)
             found = state.found
         else:

@@ -21,14 +21,17 @@ _ARRANGED: Final = 64
 
 @once_a_pair
 def single_device_placement(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
-    """``[N]``: all ops on the fastest device; an op that may not run there, on its own fastest."""
+    """``[N]``: all ops on the fastest device, or of equally fast ones that with most memory.
+
+    An op that may not run there is on its own fastest device.
+    """
     runtime = np.where(allowed_matrix(graph, cluster), runtime_matrix(graph, cluster), np.inf)
     group = np.zeros_like(runtime)
     np.add.at(group, graph.colocation_leader, runtime)
     group = group[graph.colocation_leader]
     total = runtime_matrix(graph, cluster).sum(axis=0)
     # The device that may run most ops; among those the fastest.
-    best = np.lexsort((total, -np.isfinite(group).sum(axis=0)))[0]
+    best = np.lexsort((-np.array(cluster.memory), total, -np.isfinite(group).sum(axis=0)))[0]
     return np.where(np.isfinite(group[:, best]), best, group.argmin(axis=1)).astype(np.int64)
 
 

@@ -419,7 +419,9 @@ def best_heuristic(
     *,
     seed: int = 0,
 ) -> list[Plan]:
-    """The plans of all heuristics, best first, without duplicates (``xla-best``; on one device ``given``).
+    """The plans of all heuristics, best first, without those that equal another one's.
+
+    These are ``xla-best``, on one device ``given``, and ``repaired-partition`` where that is a single device.
 
     Args:
       graph: The graph.

@@ -17,7 +17,7 @@ from regal_jax.heuristics.schedule_peaks import make_room
 from regal_jax.heuristics.time_left import time_is_over
 from regal_jax.heuristics.work import note
 from regal_jax.heuristics.xla import xla_post_order
-from regal_jax.plan import insert_transfers, replay
+from regal_jax.plan import insert_transfers, outcome, overflow_of
 from regal_jax.runtime.compiling import for_loops, usable
 from regal_jax.runtime.interrupts import check_interrupt
 
@@ -101,10 +101,9 @@ def _partitions(graph: ComputationGraph, cluster: Cluster, seed: int) -> Iterato
                 events = insert_transfers(
                     graph, cluster, placement, balance.order, eager=transfers == "early"
                 )
-                timeline = replay(graph, cluster, placement, events)
-                excess = float(np.maximum(timeline.peak_memory - np.array(cluster.memory), 0).sum())
+                makespan, peaks = outcome(graph, cluster, placement, events)
                 details = {"placement": where, "order": name, "transfers": transfers}
-                yield Partition(placement, events, float(timeline.makespan), excess, details)
+                yield Partition(placement, events, makespan, overflow_of(peaks, cluster), details)
 
 
 def _by_peaks(graph: ComputationGraph, cluster: Cluster, balance: PeakBalance, seed: int) -> np.ndarray:

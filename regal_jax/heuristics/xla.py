@@ -82,7 +82,7 @@ def xla_dfs_order(graph: ComputationGraph) -> np.ndarray:
     order = _post_order(links, links.needs.item)
     # Distinct pairs of a producer and an op that reads one of its outputs.
     pair = np.unique(links.made_by[links.reads.item] * n + links.reads.row)
-    producer, reader = np.divmod(pair, max(n, 1))
+    producer, reader = np.divmod(pair, n)
     operands = Rows.of(n, reader, producer)
     users = np.bincount(producer, minlength=n)
     bytes_of = links.makes.sums(links.sizes)

@@ -8,6 +8,7 @@ import numpy as np
 from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan.bounds import Objective
+from regal_jax.plan.limits import overflow_of
 from regal_jax.plan.plan import Plan
 from regal_jax.plan.replay import outcome
 
@@ -28,7 +29,6 @@ class BestDraft:
 
     def __init__(self, graph: ComputationGraph, cluster: Cluster, objective: Objective | str) -> None:
         self._graph, self._cluster, self._objective = graph, cluster, Objective(objective)
-        self._memory = np.array(cluster.memory)
         self._key: tuple[float, float] | None = None
         self._draft: tuple[np.ndarray, np.ndarray, Mapping[str, Any]] | None = None
 
@@ -41,8 +41,7 @@ class BestDraft:
         """
         makespan, peaks = outcome(self._graph, self._cluster, placement, events)
         for_time = self._objective is Objective.MAKESPAN
-        overflow = float(np.maximum(peaks - self._memory, 0.0).sum())
-        key = overflow, makespan if for_time else float(peaks.max())
+        key = overflow_of(peaks, self._cluster), makespan if for_time else float(peaks.max())
         if self._key is None or key < self._key:
             self._key, self._draft = key, (placement, events, provenance)
 

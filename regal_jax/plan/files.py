@@ -141,7 +141,7 @@ def plan_fields(text: str) -> dict[str, Any]:
         "one_device_makespan": _get(document, "one_device_makespan", _number),
         "lower_bound": _get(document, "lower_bound", _number),
         "num_transfers": _get(transfers, "count", _integer, "transfers."),
-        "transfer_bytes": _get(transfers, "bytes", _integer, "transfers."),
+        "transfer_bytes": _get(transfers, "bytes", _whole, "transfers."),
         "provenance": _get(document, "provenance", _object),
         "impossible": _get(document, "impossible", _text) if "impossible" in document else "",
         "pin": _pins(_get(document, "pin", _object), d) if "pin" in document else {},
@@ -281,6 +281,12 @@ def _text(value: Any) -> str:
 def _integer(value: Any) -> int:
     if type(value) is not int or abs(value) >= 2**63:
         raise ValueError("a whole number within int64")
+    return value
+
+
+def _whole(value: Any) -> int:
+    if type(value) is not int or abs(value) >= 2**127:
+        raise ValueError("a whole number")
     return value
 
 

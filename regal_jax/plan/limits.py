@@ -8,7 +8,7 @@ from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, once_a_pa
 from regal_jax.graph.units import format_bytes
 from regal_jax.plan.bounds import Objective, lower_bound
 
-__all__ = ["ROUNDING", "meets_bound", "why_impossible"]
+__all__ = ["ROUNDING", "meets_bound", "overflow_of", "why_impossible"]
 
 ROUNDING: Final = 2.0**-20
 """Relative difference below which values count as equal: a makespan is a float32 sum of many numbers."""
@@ -17,6 +17,11 @@ ROUNDING: Final = 2.0**-20
 def meets_bound(value: float, bound: float) -> bool:
     """Whether ``value`` meets its lower bound, up to `ROUNDING`."""
     return value <= bound * (1 + ROUNDING)
+
+
+def overflow_of(peaks: np.ndarray, cluster: Cluster) -> float:
+    """The bytes by which ``peaks [D]`` exceed the memory of their devices, summed over devices."""
+    return float(np.maximum(peaks - np.array(cluster.memory), 0.0).sum())
 
 
 @once_a_pair

@@ -139,7 +139,8 @@ class Plan:
             placement=placement,
             timeline=timeline,
             num_transfers=len(moved),
-            transfer_bytes=int(graph.tensor_bytes[moved].sum()),
+            # Together they may be more than int64 holds.
+            transfer_bytes=sum(graph.tensor_bytes[moved].tolist()),
             one_device_makespan=_one_device_makespan(graph, cluster),
             lower_bound=lower_bound(graph, cluster, objective),
             provenance=json_values(dict(provenance or {}), "provenance"),

@@ -70,7 +70,9 @@ def shortage(plan: "Plan", where: str = "") -> str:
     )
     if plan.impossible:
         return f"no plan{where} can fit the memory: {plan.impossible}; the least overflow found is {excess}"
-    return f"no plan found{where} fits the memory; the best overflows {excess}"
+    several = plan.objective is Objective.MAKESPAN and plan.cluster.num_devices > 1
+    more = "; one for peak-memory may fit, and can be a warm start" if several else ""
+    return f"no plan found{where} fits the memory; the best overflows {excess}{more}"
 
 
 def _made_by(plan: "Plan") -> str:

@@ -23,6 +23,7 @@ from regal_jax.robust.scenarios import Scenarios
 from regal_jax.robust.sources import Proposer, automatic_source, make_source
 from regal_jax.robust.targets import speedup
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
+from regal_jax.runtime.stack import outer_level
 from regal_jax.search.config import MAX_EVALUATIONS
 from regal_jax.solvers.loop.settings import as_key, check_pairs
 from regal_jax.storage.atomic import writing
@@ -272,5 +273,5 @@ def _kept(found: Candidates, keep: int, choose: str | Scenarios, key: jax.Array)
         kept = fitting.joined(kept.take(np.arange(len(fitting), len(kept))))
     plans = [kept.plan(i) for i in range(len(kept))]
     if not plans[0].feasible:
-        warnings.warn(shortage(plans[0]), InfeasiblePlanWarning, stacklevel=3)
+        warnings.warn(shortage(plans[0]), InfeasiblePlanWarning, stacklevel=outer_level())
     return Proposals(tuple(plans), kept, len(found), len(different))

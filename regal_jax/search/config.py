@@ -3,7 +3,7 @@
 import dataclasses
 import enum
 import math
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import numpy as np
 
@@ -52,11 +52,6 @@ class BiasFunction(enum.StrEnum):
                 return np.exp(-r)
             case BiasFunction.LOGARITHMIC:
                 return 1 / np.log(r + 1)
-
-
-def count_setting(owner: str, field: str, value: Any, low: int, high: int = MAX_EVALUATIONS) -> int:
-    """``value`` as an int between ``low`` and ``high``, or a `ConfigError` that names the field."""
-    return check_setting(owner, field, value, low, high)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,8 +133,10 @@ class BrkgaConfig:
         for field, low in lowest.items():
             value = getattr(self, field)
             if value is not None or field not in ("exchange_every", "restart_after"):
-                object.__setattr__(self, field, count_setting(self._title, field, value, low))
-        count_setting(self._title, "islands * population", self.islands * self.population, 1)
+                count = check_setting(self._title, field, value, low, MAX_EVALUATIONS)
+                object.__setattr__(self, field, count)
+        product = self.islands * self.population
+        check_setting(self._title, "islands * population", product, 1, MAX_EVALUATIONS)
         if self.elites >= self.population:
             raise ConfigError(
                 f"{self._title}: elites is {self.elites}, which leaves no newcomers in a population "
@@ -212,7 +209,7 @@ class BrkgaConfig:
         The number of islands is reduced first. If a single island is still too large, the population is
         ``evaluations`` draws from the proposal (and the warm starts).
         """
-        count_setting(self._title, "evaluations", evaluations, 1)
+        check_setting(self._title, "evaluations", evaluations, 1, MAX_EVALUATIONS)
         if evaluations >= self.first_evaluations:
             return self
         if evaluations >= self.population:

@@ -11,10 +11,10 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh
 
-from regal_jax.checks import real, shown
+from regal_jax.checks import check_field, check_setting, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.search.checks import check_keys, check_warm, evaluate
-from regal_jax.search.config import count_setting
+from regal_jax.search.config import MAX_EVALUATIONS
 from regal_jax.search.draws import numbered, seeds_of, words
 from regal_jax.search.functions import FitnessFn, MoveFn, SampleFn
 from regal_jax.search.loop import Incumbent, Inputs, WarmStart, improve
@@ -58,10 +58,9 @@ class AnnealingConfig:
     restart_after: int | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "chains", count_setting(type(self).__name__, "chains", self.chains, 1))
+        check_field(self, "chains", 1, MAX_EVALUATIONS)
         if self.restart_after is not None:
-            count = count_setting(type(self).__name__, "restart_after", self.restart_after, 1)
-            object.__setattr__(self, "restart_after", count)
+            check_field(self, "restart_after", 1, MAX_EVALUATIONS)
         for name in ("initial_temperature", "final_temperature"):
             given = getattr(self, name)
             value = real(given, 0)
@@ -94,7 +93,7 @@ class AnnealingConfig:
 
     def fit(self, evaluations: int) -> Self:
         """This config, or one of fewer chains, whose starts cost at most ``evaluations >= 1``."""
-        count_setting(type(self).__name__, "evaluations", evaluations, 1)
+        check_setting(type(self).__name__, "evaluations", evaluations, 1, MAX_EVALUATIONS)
         return self if evaluations >= self.chains else dataclasses.replace(self, chains=evaluations)
 
     def temperatures(self) -> np.ndarray:

@@ -11,11 +11,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from regal_jax.checks import check_setting
 from regal_jax.errors import ConfigError
 from regal_jax.programs import on_mesh, program, put_spread
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits, interruptible
-from regal_jax.search.config import count_setting
 from regal_jax.search.loop import (
     HISTORY,
     Incumbent,
@@ -233,7 +233,7 @@ def run(
             f"{searcher.first_evaluations}; raise evaluations or shrink the population (BrkgaConfig.fit does)"
         )
     generations = spare // searcher.step_evaluations
-    length = 1 if chunk is None else count_setting("run", "chunk", chunk, 1, HISTORY)
+    length = 1 if chunk is None else check_setting("run", "chunk", chunk, 1, HISTORY)
     limits = stopping.limits(inputs.keys.shape[0])
     if mesh is not None and inputs.keys.shape[0] % mesh.size:
         raise ConfigError(

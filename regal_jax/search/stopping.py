@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from regal_jax.checks import real, shown
+from regal_jax.checks import check_field, real, shown
 from regal_jax.errors import ConfigError
-from regal_jax.search.config import MAX_EVALUATIONS, count_setting
+from regal_jax.search.config import MAX_EVALUATIONS
 
 __all__ = ["Limits", "Status", "Stopping", "status_of"]
 
@@ -97,9 +97,9 @@ class Stopping:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "evaluations", count_setting("Stopping", "evaluations", self.evaluations, 1))
+        check_field(self, "evaluations", 1, MAX_EVALUATIONS)
         if self.stall is not None:
-            object.__setattr__(self, "stall", count_setting("Stopping", "stall", self.stall, 1))
+            check_field(self, "stall", 1, MAX_EVALUATIONS)
         if self.seconds is not None and real(self.seconds, above=0, infinite=True) is None:
             raise ConfigError(
                 f"Stopping: seconds is {shown(self.seconds)}; give a number above zero, or None"

@@ -7,7 +7,7 @@ from regal_jax.solve.encodings import CHROMOSOME, ENCODINGS, Encoding, encoding_
 from regal_jax.solve.fitness import fitness
 from regal_jax.solve.keys import graph_identities, graph_keys, keys_of
 from regal_jax.solve.parts import Part, solve_in_parts
-from regal_jax.solve.solve import best_individuals, final_population, sampler, solve, solve_traced
+from regal_jax.solve.solve import best_individuals, final_population, solve, solve_traced
 
 __all__ = [
     "CHROMOSOME",
@@ -21,7 +21,6 @@ __all__ = [
     "graph_identities",
     "graph_keys",
     "keys_of",
-    "sampler",
     "solve",
     "solve_in_parts",
     "solve_traced",

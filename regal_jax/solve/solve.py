@@ -24,7 +24,6 @@ from regal_jax.search import (
     Inputs,
     Limits,
     Progress,
-    SampleFn,
     SearchResult,
     Stopping,
     WarmStart,
@@ -38,7 +37,7 @@ from regal_jax.search.population import flat
 from regal_jax.solve.encodings import CHROMOSOME, Encoding
 from regal_jax.solve.fitness import fitness
 
-__all__ = ["best_individuals", "final_population", "sampler", "solve", "solve_traced"]
+__all__ = ["best_individuals", "final_population", "solve", "solve_traced"]
 
 
 _LOOK_SECONDS: Final = 0.3
@@ -49,11 +48,6 @@ _LOOK_SECONDS: Final = 0.3
 def _fitness(objective: Objective, implementation: str | None, encoding: Encoding = CHROMOSOME) -> FitnessFn:
     """One function object per objective: compiled programs are cached by the identity of their functions."""
     return functools.partial(fitness, objective=objective, implementation=implementation, encoding=encoding)
-
-
-def sampler(problem: Problem, proposal: Proposal | None) -> SampleFn:
-    """The function that draws an individual of ``problem`` from ``proposal``, uniformly for ``None``."""
-    return CHROMOSOME.sampler(problem, proposal)
 
 
 @interruptible()

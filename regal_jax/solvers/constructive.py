@@ -3,12 +3,13 @@
 import dataclasses
 from typing import ClassVar
 
-from regal_jax.checks import check_kind, known_name, real, shown
+from regal_jax.checks import check_field, check_kind, known_name, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.heuristics import HEURISTICS
+from regal_jax.heuristics.time_left import until
 from regal_jax.plan import Plan
+from regal_jax.runtime.deadline import Deadline
 from regal_jax.solvers.protocol import Constructive, Instance
-from regal_jax.solvers.topoformer import check_field
 
 __all__ = ["CpSat", "Heuristic"]
 
@@ -40,9 +41,10 @@ class Heuristic(Constructive):
         return self.heuristic
 
     def construct(self, instance: Instance) -> Plan:
-        """The plan of the heuristic."""
-        make = HEURISTICS[self.heuristic]
-        return make(instance.graph, instance.cluster, instance.objective, seed=instance.number)
+        """The plan of the heuristic; after the time limit it makes no more drafts."""
+        make, limit = HEURISTICS[self.heuristic], Deadline(instance.seconds)
+        with until(lambda: limit.over):
+            return make(instance.graph, instance.cluster, instance.objective, seed=instance.number)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,12 +80,12 @@ class CpSat(Constructive):
         """
         from regal_jax.heuristics.exact import cp_sat
 
-        seconds = self.time_limit if instance.seconds is None else min(self.time_limit, instance.seconds)
         return cp_sat(
             instance.graph,
             instance.cluster,
             instance.objective,
-            time_limit=seconds,
+            time_limit=self.time_limit,
+            seconds=instance.seconds,
             workers=self.workers,
             # CP-SAT takes seeds of 31 bits.
             seed=instance.number % 2**31,

@@ -1,22 +1,20 @@
 """Schedules that a trained network samples in proportion to a reward: the GFlowNet paper's method."""
 
 import dataclasses
-import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from regal_jax.checks import real, shown
+from regal_jax.checks import check_field, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph import TransferModel
-from regal_jax.plan import Objective, Plan, insert_transfers, replay
+from regal_jax.plan import BestDraft, Objective, Plan, insert_transfers
 from regal_jax.runtime.interrupts import check_interrupt
 from regal_jax.solvers.protocol import Constructive, Instance
-from regal_jax.solvers.topoformer import check_field
 from regal_jax.solvers.weights import network_of
 
 if TYPE_CHECKING:
-    from regal_jax.gflownet import SchedulePolicy, Schedules
+    from regal_jax.gflownet import SchedulePolicy
 
 __all__ = ["Gflownet", "GflownetLike", "gflownet_of"]
 
@@ -102,30 +100,13 @@ class Gflownet(Constructive):
             temperature=self.temperature,
             seconds=instance.seconds,
         )
-        best = _best(instance, found)
-        placement = found.devices[best].astype(np.int64)
-        return Plan.from_events(
-            instance.graph,
-            instance.cluster,
-            placement,
-            insert_transfers(instance.graph, instance.cluster, placement, found.sequence[best]),
-            objective=instance.objective,
-            provenance={"method": self.name, "seed": instance.number},
-        )
-
-
-def _best(instance: Instance, found: "Schedules") -> int:
-    """Number of the best schedule, by least overflow, then by the makespan."""
-    graph, cluster = instance.graph, instance.cluster
-    memory = np.array(cluster.memory)
-    if cluster.transfer is TransferModel.FREE and np.isinf(memory).all():
-        return int(found.speedup.argmax())
-    best, chosen = (math.inf, math.inf), 0
-    for i, (order, placement) in enumerate(zip(found.sequence, found.devices, strict=True)):
-        check_interrupt()
-        placement = placement.astype(np.int64)
-        timeline = replay(graph, cluster, placement, insert_transfers(graph, cluster, placement, order))
-        over = float(np.maximum(timeline.peak_memory - memory, 0).sum())
-        if (over, timeline.makespan) < best:
-            best, chosen = (over, timeline.makespan), i
-    return chosen
+        graph, cluster = instance.graph, instance.cluster
+        best = BestDraft(graph, cluster, instance.objective)
+        # By the network's own makespans, where memory and transfers do not count.
+        alone = cluster.transfer is TransferModel.FREE and np.isinf(cluster.memory).all()
+        for i in [int(found.speedup.argmax())] if alone else range(len(found.sequence)):
+            check_interrupt()
+            placement = found.devices[i].astype(np.int64)
+            events = insert_transfers(graph, cluster, placement, found.sequence[i])
+            best.offer(placement, events, {"method": self.name, "seed": instance.number})
+        return best.plan()

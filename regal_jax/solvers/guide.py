@@ -1,7 +1,6 @@
 """The policy that guides a search: a shipped one, one from a file, or a given one."""
 
 import dataclasses
-import functools
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective
+from regal_jax.solvers.weights import loaded_network
 from regal_jax.storage.stamps import file_stamp
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class Guide:
             return cls(None, None, optional=True) if optional else None
         if isinstance(policy, (str, os.PathLike)):
             name = os.fspath(policy)
-            from regal_jax.policies import DEFAULT, SHIPPED
+            from regal_jax.policies import DEFAULT, SHIPPED, load_policy
 
             if name in (DEFAULT, *SHIPPED):
                 return cls(None, name, optional)
@@ -68,7 +68,7 @@ class Guide:
                 return OrderGuide(None, name, optional)
             known = ", ".join(map(repr, (DEFAULT, *SHIPPED, ORDERS)))
             stamp = file_stamp(name, "policy", f"give one of {known}, or a file of weights")
-            return cls(_loaded(name, stamp), name, optional)
+            return cls(loaded_network(load_policy, name, stamp), name, optional)
         from regal_jax.policies import Policy
 
         if isinstance(policy, Policy):
@@ -173,12 +173,3 @@ class OrderGuide(Guide):
         from regal_jax.solve.propose import propose_orders
 
         return propose_orders(decode_orders(default_topoformer(), graphs, keys, decoding="greedy"), problem)
-
-
-@functools.lru_cache(maxsize=4)
-def _loaded(path: str, stamp: tuple[int, int]) -> "Policy":
-    """The policy in a file, read again once its `file_stamp` is another one."""
-    del stamp
-    from regal_jax.policies import load_policy
-
-    return load_policy(path)

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import numpy as np
 
-from regal_jax.checks import real, shown
+from regal_jax.checks import check_field, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HostSearch, OrderSearchConfig, least_random_order
 from regal_jax.plan import Objective, Plan
 from regal_jax.solvers.protocol import Constructive, HostSolver, Instance
 from regal_jax.solvers.searches import STARTS, settings_of
-from regal_jax.solvers.topoformer import TopoformerLike, check_field, check_topoformer, topoformer_of
+from regal_jax.solvers.topoformer import TopoformerLike, check_topoformer, topoformer_of
 
 if TYPE_CHECKING:
     from regal_jax.heuristics import Found
@@ -176,7 +176,7 @@ class RandomOrders(Constructive):
 
 @dataclasses.dataclass(frozen=True)
 class OrderSearch(OrderSearchConfig, HostSolver):
-    """Search among orders on one device, for peak memory.
+    """Search among orders on one device, for peak memory, or for an order that fits the memory.
 
     Attributes:
       weights: Weights of the network whose priorities guide the beams, as in `TopoformerSamples`; ``None``
@@ -196,7 +196,6 @@ class OrderSearch(OrderSearchConfig, HostSolver):
     """
 
     name: ClassVar[str] = "order-search"
-    objective: ClassVar[Objective | None] = Objective.PEAK_MEMORY
     most_devices: ClassVar[int | None] = 1
     weights: TopoformerLike = None
 
@@ -220,7 +219,8 @@ class OrderSearch(OrderSearchConfig, HostSolver):
         guided = self.weights is not None and long and instance.graph.num_ops <= _MOST_GUIDED
         priorities = self._priorities if guided else None
         return OrderSearchRun(
-            instance.graph, instance.cluster, instance.seed, self.config, starts, priorities
+            *(instance.graph, instance.cluster, instance.seed, self.config, starts, priorities),
+            objective=instance.objective,
         )
 
     def _priorities(self, graph: ComputationGraph) -> np.ndarray:

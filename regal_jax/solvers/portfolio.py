@@ -41,7 +41,7 @@ class Portfolio(Solver):
     Args:
       *solvers: At least one `HostSolver` or `DeviceSolver`.
       shares: One number in (0, 1] per solver: its share of the budget that is left when its turn comes. The
-        last solver gets all that is left.
+        last solver that suits the problem gets all that is left.
 
     Raises:
       ConfigError: There is no solver, one cannot be a stage, or shares are invalid.
@@ -127,11 +127,11 @@ class Auto(Solver):
     """The default: a search on the host, or BRKGA where there is none.
 
     For the makespan on several devices the search on the host is `ListSearch`, which also searches the
-    contracted graph if that is much smaller. For peak memory it is `PeakSearch`, or `OrderSearch` on one
-    device. It has the whole budget, unless BRKGA is asked for by a policy or settings of its own; then BRKGA
-    takes over when the search on the host no longer improves. Where there is no search on the host (the
-    makespan on one device, or no compiled loops), BRKGA gets four fifths of the budget, and annealing from
-    its best plan the rest.
+    contracted graph if that is much smaller. For peak memory it is `PeakSearch`. On one device it is
+    `OrderSearch`. It has the whole budget, unless BRKGA is asked for by a policy or settings of its own; then
+    BRKGA takes over when the search on the host no longer improves. Where there is no search on the host,
+    since there are no compiled loops, BRKGA gets four fifths of the budget, and annealing from its best plan
+    the rest.
 
     Attributes:
       brkga: Settings of BRKGA.
@@ -189,17 +189,15 @@ class Auto(Solver):
         """One or two stages."""
         guide = self.guide
         # In Python the loops take twenty times as long.
-        makespan = objective is Objective.MAKESPAN
-        if (num_devices < 2 and makespan) or not usable():
+        if not usable():
             parts = (Part(_BRKGA_SHARE, self.brkga), Part(1.0, AnnealingConfig()))
             return Agenda((DeviceStage(parts, guide),))
-        searches: tuple[HostSolver, ...] = (
-            settings_of(self.list_search, ListSearch),
-            _ORDER_SEARCH,
-            settings_of(self.peak_search, PeakSearch),
-        )
-        search = next(search for search in searches if search.suits(objective, num_devices))
-        host = HostStage(search, contracts=makespan)
+        if num_devices == 1:
+            host = HostStage(_ORDER_SEARCH)
+        elif objective is Objective.MAKESPAN:
+            host = HostStage(settings_of(self.list_search, ListSearch), contracts=True)
+        else:
+            host = HostStage(settings_of(self.peak_search, PeakSearch))
         if self.policy is None:
             # After a search on the host, BRKGA gains nothing, nor do the shipped weights.
             guide = None

@@ -247,10 +247,10 @@ class Agenda:
 
     Attributes:
       stages: The stages, in the order in which they run.
-      shares: Each stage has one turn and gets its share of the budget that is left then; the last share is 1.
-        With ``None``, the first stage runs for as long as it improves the plan. Then each of the others gets
-        a tenth of the budget as a probe. The first stage that improves the plan gets the rest; if none does,
-        the rest goes to the first stage.
+      shares: Each stage has one turn and gets its share of the budget that is left then. The last stage gets
+        all that is left, whatever its share. With ``None``, the first stage runs for as long as it improves
+        the plan. Then each of the others gets a tenth of the budget as a probe. The first stage that improves
+        the plan gets the rest; if none does, the rest goes to the first stage.
     """
 
     stages: tuple[HostStage | DeviceStage, ...] = ()

@@ -68,14 +68,14 @@ def _heuristic(name: str) -> "Callable[[], Solver]":
 
 
 _ENTRIES: Final = (
-    Entry("auto", "Auto", "a search on the host, BRKGA where that pays", _solver("Auto"), warm_start=True),
+    Entry("auto", "Auto", "a search on the host, else BRKGA", _solver("Auto"), warm_start=True),
     Entry("brkga", "BRKGA", "genetic search by random keys", _solver("Brkga")),
     Entry("annealing", "Annealing", "simulated annealing", _solver("Annealing")),
     Entry("local-search", "Local search", "walks that accept what is not worse", _solver("LocalSearch")),
     Entry("random-search", "Random search", "independent random plans", _solver("RandomSearch")),
     Entry("list-search", "List search", "among list schedules (makespan)", _solver("ListSearch")),
     Entry("peak-search", "Peak search", "among placements and orders (peak memory)", _solver("PeakSearch")),
-    Entry("order-search", "Order search", "among orders (peak memory, 1 device)", _solver("OrderSearch")),
+    Entry("order-search", "Order search", "among orders (1 device)", _solver("OrderSearch")),
     Entry(
         "topoformer",
         "Topoformer",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from regal_jax.checks import check_setting
+from regal_jax.checks import check_field
 from regal_jax.plan import Objective, Plan
 from regal_jax.solvers.protocol import Constructive, Instance
 from regal_jax.solvers.weights import network_of, weights_stamp
@@ -20,7 +20,6 @@ __all__ = [
     "TopoformerBeam",
     "TopoformerLike",
     "TopoformerSamples",
-    "check_field",
     "check_topoformer",
     "topoformer_of",
 ]
@@ -103,12 +102,6 @@ class _Neural(Constructive):
             objective=instance.objective,
             provenance=said,
         )
-
-
-def check_field(solver: object, field: str, least: int) -> None:
-    """Refuses a field that is not a whole number of at least ``least``."""
-    value = check_setting(type(solver).__name__, field, getattr(solver, field), least)
-    object.__setattr__(solver, field, value)
 
 
 @dataclasses.dataclass(frozen=True)

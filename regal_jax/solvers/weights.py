@@ -9,7 +9,7 @@ from regal_jax.checks import shown
 from regal_jax.errors import ConfigError
 from regal_jax.storage.stamps import file_stamp
 
-__all__ = ["network_of", "weights_stamp"]
+__all__ = ["loaded_network", "network_of", "weights_stamp"]
 
 _Network = TypeVar("_Network")
 
@@ -43,7 +43,7 @@ def network_of(
     path = os.fspath(given)
     if path in shipped:
         return make(path)
-    return _loaded(load, path, weights_stamp(path, shipped))
+    return loaded_network(load, path, weights_stamp(path, shipped))
 
 
 def weights_stamp(path: str, shipped: Collection[str]) -> tuple[int, int]:
@@ -57,7 +57,7 @@ def weights_stamp(path: str, shipped: Collection[str]) -> tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=4)
-def _loaded(load: Callable[[str], Any], path: str, stamp: tuple[int, int]) -> Any:
+def loaded_network(load: Callable[[str], Any], path: str, stamp: tuple[int, int]) -> Any:
     """The network in a file, read again once its `file_stamp` is another one."""
     del stamp
     return load(path)

@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from regal_jax.errors import ConfigError
+from regal_jax.solvers.guide import ORDERS
 from regal_jax.solvers.protocol import Solver
 from regal_jax.storage.stamps import file_stamp
 
 __all__ = ["pack_solver", "unpack_solver"]
 
 _FILES = ("policy", "weights")
-"""Fields of solvers that may name a file of weights."""
+"""Fields of solvers that may name a file of weights, or weights of the package."""
 
 
 def pack_solver(solver: Solver) -> tuple[Any, list[bytes]]:
@@ -50,8 +51,8 @@ def unpack_solver(document: Any, blobs: Sequence[bytes], folder: str) -> tuple[S
 def _packed(value: Any, field: str, blobs: list[bytes]) -> Any:
     if isinstance(value, enum.Enum):
         return {"enum": _place(type(value)), "value": value.value}
-    if isinstance(value, str | os.PathLike) and field in _FILES and os.path.isfile(value):
-        path = os.fspath(value)
+    path = os.fspath(value) if isinstance(value, str | os.PathLike) and field in _FILES else ""
+    if path and path not in _shipped(field) and os.path.isfile(path):
         file_stamp(path, field, "give a file of weights")
         blobs.append(pathlib.Path(path).read_bytes())
         return {"file": path, "blob": len(blobs) - 1}
@@ -69,6 +70,15 @@ def _packed(value: Any, field: str, blobs: list[bytes]) -> Any:
             blobs.append(_bytes_of(value, save))
             return {"network": name, "blob": len(blobs) - 1}
     raise ConfigError(f"engine: a solver's {field or 'setting'} is a {type(value).__name__}; use 'local'")
+
+
+def _shipped(field: str) -> tuple[str, ...]:
+    """Names that a field takes before those of files."""
+    from regal_jax.gflownet.shipped import SHIPPED as SCHEDULES
+    from regal_jax.ordering.shipped import SHIPPED as ORDERINGS
+    from regal_jax.policies import DEFAULT, SHIPPED
+
+    return ("none", DEFAULT, *SHIPPED, ORDERS) if field == "policy" else (*ORDERINGS, *SCHEDULES)
 
 
 def _place(kind: type) -> str:

@@ -48,7 +48,8 @@ def budget_of(evaluations: Any, objective: Any, clusters: Any) -> Any:
         return evaluations
     some = clusters if isinstance(clusters, (list, tuple)) else [clusters]
     alone = bool(some) and all(isinstance(cluster, Cluster) and cluster.num_devices == 1 for cluster in some)
-    return _BUDGET_OF_ORDERS if alone and objective == Objective.PEAK_MEMORY else _BUDGET
+    peaks = isinstance(objective, str) and objective == Objective.PEAK_MEMORY
+    return _BUDGET_OF_ORDERS if alone and peaks else _BUDGET
 
 
 def one_seed(seed: int | jax.Array, key: int | jax.Array | None) -> int | jax.Array:
@@ -144,8 +145,8 @@ class Settings:
         Raises:
           ConfigError: A value is invalid; the message names the argument.
         """
-        if objective not in list(Objective):
-            raise ConfigError(f"objective: unknown {objective!r}; use one of {', '.join(Objective)}")
+        if not isinstance(objective, str) or objective not in list(Objective):
+            raise ConfigError(f"objective: unknown {shown(objective)}; use one of {', '.join(Objective)}")
         budget = check_whole("evaluations", evaluations, 1, MAX_EVALUATIONS)
         chosen = _solver(method, policy)
         _ = chosen.agenda(
@@ -159,6 +160,8 @@ class Settings:
                 )
         if contract is not None and not isinstance(contract, bool):
             raise ConfigError(f"contract: must be True, False or None, got {contract!r}")
+        if not isinstance(progress, bool):
+            raise ConfigError(f"progress: must be True or False, got {shown(progress)}")
         earlier = earlier_plans(warm_start)
         if earlier and not chosen.searches:
             raise ConfigError(
