@@ -15,7 +15,7 @@ from strategies import instances, random_graph
 from regal_jax.datasets import generate
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder
-from regal_jax.heuristics import HEURISTICS, best_heuristic, list_kernel, run_heuristic
+from regal_jax.heuristics import HEURISTICS, PeakSearchRun, best_heuristic, list_kernel, run_heuristic
 from regal_jax.heuristics.even_split import even_split
 from regal_jax.heuristics.heft import graham_schedule, heft_schedule
 from regal_jax.heuristics.links import Links
@@ -526,6 +526,23 @@ def test_repairs_of_devices_without_memory_end(memory: list[float], runtime: flo
         builder.add_op(f"op{i}", runtime=runtime, outputs=[8], inputs=[f"op{i // 2}"] if i > 1 else [])
     plan = run_heuristic("repaired-partition", builder.build(), Cluster(memory, "blocking:latency=1s"))
     assert plan.feasible == any(memory) or runtime == 0
+
+
+@pytest.mark.skipif(not usable(), reason="needs Numba")
+@pytest.mark.parametrize("transfer", ["free", "delay:pcie4x16", "pcie4x16"])
+@pytest.mark.parametrize("devices", [2, 4])
+def test_where_nothing_else_fits_a_peak_search_does(transfer: str, devices: int) -> None:
+    graph = generate("layered", 40, 0)
+    search = PeakSearchRun(graph, Cluster.uniform(devices, transfer=transfer), 0)
+    search.run(1000)
+    tight = Cluster.uniform(devices, search.best, transfer)
+    plan, *others = best_heuristic(graph, tight)
+    assert plan.provenance["method"] == "repaired-partition"
+    assert plan.provenance["placement"] == "peak search"
+    assert (plan.feasible, any(other.feasible for other in others)) == (True, False)
+    # It is no search where it is known that no plan fits.
+    impossible = Cluster.uniform(devices, int(graph.tensor_bytes.max()) - 1, transfer)
+    assert run_heuristic("repaired-partition", graph, impossible).provenance["placement"] == "single device"
 
 
 @pytest.mark.parametrize("transfer", ["free", "delay:latency=1us", "blocking"])

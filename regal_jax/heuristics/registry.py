@@ -196,7 +196,8 @@ def repaired_partition(
 ) -> Plan:
     """Partitions with equal peaks, and moves of ops until they fit; a single device if it has the memory.
 
-    Repairs are for the makespan where transfers take time, and need Numba.
+    Repairs are for the makespan where transfers take time. Where no partition fits, a short peak search
+    follows. Both need Numba.
     """
     placement = single_device_placement(graph, cluster)
     drafts = _with_transfers(graph, cluster, placement, graph.topological_order, _SINGLE)

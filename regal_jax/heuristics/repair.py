@@ -1,6 +1,7 @@
-"""Partitions whose peaks are equal, and moves of ops until they fit the memory."""
+"""Partitions whose peaks are equal, and moves of ops, or peak search, until they fit the memory."""
 
 import math
+import sys
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -17,7 +18,7 @@ from regal_jax.heuristics.schedule_peaks import make_room
 from regal_jax.heuristics.time_left import time_is_over
 from regal_jax.heuristics.work import note
 from regal_jax.heuristics.xla import xla_post_order
-from regal_jax.plan import insert_transfers, outcome, overflow_of
+from regal_jax.plan import insert_transfers, outcome, overflow_of, why_impossible
 from regal_jax.runtime.compiling import for_loops, usable
 from regal_jax.runtime.interrupts import check_interrupt
 
@@ -40,6 +41,12 @@ _WEIGHT: Final = 0.05
 """The first weight: an excess of a device's whole memory costs this share of the makespan."""
 _GROWTH: Final = 1.5
 """The next weights grow by this factor."""
+_PLACEMENTS: Final = 6000
+"""Largest number of placements of the peak search."""
+_OPS_PLACED: Final = 12_000_000
+"""Largest number of ops in all of these placements: of a large graph there are fewer."""
+_ANY_PEAK: Final = sys.float_info.max
+"""Goal of a search that ends at the first placement that fits."""
 
 
 class Partition(NamedTuple):
@@ -63,6 +70,8 @@ class Partition(NamedTuple):
 def fitting_partitions(graph: ComputationGraph, cluster: Cluster, seed: int) -> Iterator[Partition]:
     """The best partitions that fit the memory, or that do once some ops have changed their device.
 
+    If there are none, the result of a short peak search, which may not fit either.
+
     Short schedules that fit little memory often have few transfers: each device has a part of an order, or of
     the graph. Parts of equal bytes do not have equal peaks. So orders are cut where peaks are equal, and the
     graph is partitioned a few times with shares that make them more equal. The best of these schedules are
@@ -75,11 +84,15 @@ def fitting_partitions(graph: ComputationGraph, cluster: Cluster, seed: int) -> 
     """
     least = _least_memory(cluster)
     every = sorted(_partitions(graph, cluster, seed), key=lambda one: one.makespan * (1 + one.excess / least))
+    found = False
     for number, partition in enumerate(every[:_BEST]):
         if partition.excess > 0:
             partition = _repaired(graph, cluster, partition, (seed, number))
         if partition.excess == 0:
+            found = True
             yield partition
+    if not found and usable() and not why_impossible(graph, cluster):
+        yield from _searched(graph, cluster, seed)
 
 
 def _least_memory(cluster: Cluster) -> float:
@@ -118,6 +131,25 @@ def _by_peaks(graph: ComputationGraph, cluster: Cluster, balance: PeakBalance, s
         share = share * (peaks.mean() / np.maximum(peaks, 1)) ** _STEP
         share /= share.sum()
     return best
+
+
+def _searched(graph: ComputationGraph, cluster: Cluster, seed: int) -> Iterator[Partition]:
+    """The placement, order and transfers of a peak search, which ends when they fit."""
+    # Its import may load Numba, which takes longer than most heuristics.
+    from regal_jax.heuristics.peak_search import PeakSearchRun
+
+    search = PeakSearchRun(graph, cluster, seed)
+    search.run(min(_PLACEMENTS, _OPS_PLACED // graph.num_ops), time_is_over, _ANY_PEAK)
+    note(placements=search.evaluations)
+    plan = search.plan()
+    if plan is not None:
+        details = {
+            "placement": "peak search",
+            "order": "least memory",
+            "transfers": plan.provenance["transfers"],
+        }
+        excess = overflow_of(plan.peak_memory, cluster)
+        yield Partition(plan.placement, plan.event_ids(graph), plan.makespan, excess, details)
 
 
 def _repaired(
