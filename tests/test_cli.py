@@ -119,6 +119,59 @@ def test_optimize_keeps_its_contract(stg, tmp_path, capsys):
     assert "makespan" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (
+            ("optimize", "--device", "2"),
+            "regal-jax optimize: error: unrecognized arguments: --device; did you mean --devices?",
+        ),
+        (
+            ("order", "a.json", "--devices", "2"),
+            "regal-jax order: error: unrecognized arguments: --devices 2; try regal-jax order --help",
+        ),
+        (
+            ("compile", "a.json"),
+            "regal-jax compile: error: unrecognized arguments: a.json; try regal-jax compile --help",
+        ),
+    ],
+    ids=str,
+)
+def test_an_unknown_option_is_an_error_of_its_command(command, said, capsys):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        run(*command)
+    err = capsys.readouterr().err
+    assert err.startswith(said)
+    assert err.count("\n") == 1
+
+
+def test_a_plan_of_another_graph_than_the_example_needs_its_file(stg, tmp_path, capsys):
+    plan = tmp_path / "plan.json"
+    assert run("optimize", stg, "--method", "bfs", "--out", plan) == 0
+    assert run("verify", plan) == 2
+    assert "name the file of that graph, too" in capsys.readouterr().err
+
+
+def test_a_graph_is_not_advised_to_be_written_in_a_format_that_is_only_read(tmp_path, capsys):
+    assert run("generate", "layered", "--ops", 9, "--out", tmp_path / "graph.txt") == 2
+    err = capsys.readouterr().err
+    assert "use one of json" in err
+    assert "onnx" not in err
+
+
+def test_times_that_have_no_reciprocal_can_be_plotted(tmp_path):
+    ops = [
+        {"name": "a", "runtime": 5e-324, "outputs": [{"size_bytes": 1}]},
+        {"name": "b", "runtime": 5e-324, "inputs": ["a:0"]},
+    ]
+    file = tmp_path / "tiny.json"
+    file.write_text(
+        json.dumps({"format": "regal_jax.graph", "version": 2, "name": "t", "time_unit": "s", "ops": ops})
+    )
+    assert run("optimize", file, "--plot", tmp_path / "tiny.png") == 0
+    assert (tmp_path / "tiny.png").exists()
+
+
 def test_same_seed_same_plan(stg, tmp_path):
     for name in ("a.json", "b.json"):
         assert run("optimize", stg, "--evaluations", 200, "--seed", 7, "--out", name, "--quiet") == 0
@@ -413,7 +466,7 @@ def test_the_link_is_what_was_asked_for_and_is_said(stg, options, expected, caps
     ("options", "message"),
     [
         (("--transfer", "nvlink9"), ", ".join(LINKS)),
-        (("--nodes", 2), "--between LINK needs several machines"),
+        (("--nodes", 2), "give the link of the machines, too: --between LINK"),
         (("--between", "nvlink4"), "--between LINK needs several machines"),
         (("--nodes", 3, "--between", "nvlink4"), "2 devices do not make 3 equal machines"),
         (("--nodes", 2, "--between", "x"), "no link is called 'x'"),

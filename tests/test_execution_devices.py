@@ -158,6 +158,7 @@ def test_record_as_picture_and_trace(tmp_path):
     assert len(measured) == len(record.ops)
     assert sum(e["dur"] for e in measured) == pytest.approx(1e6 * (record.finish - record.start).sum())
     above, below = record.plot(tmp_path / "both.png").axes
+    assert [text.get_text() for text in above.get_legend().get_texts()] == ["ops", "transfers"]
     assert above.get_title("left").startswith("planned: ")
     assert below.get_title("left").startswith("measured: ")
     assert (tmp_path / "both.png").stat().st_size > 0

@@ -128,7 +128,7 @@ def test_a_cycle_through_control_edges_and_a_long_one():
         ("runtime", math.inf, "finite"),
         ("runtime", "5 parsecs", "cannot read"),
         ("runtime", [1, -2], "zero or more"),
-        ("runtime", [], "one number"),
+        ("runtime", [], "an empty list"),
         ("runtime", None, "expected a number"),
         ("runtime", True, "expected a number"),
         ("allowed_devices", [], "at least one"),

@@ -613,3 +613,10 @@ def test_what_older_versions_wrote_is_read(tmp_path):
     plan = Plan.load(file)
     plan.verify(graph)
     assert plan.cluster == Cluster.uniform(1)
+
+
+def test_a_link_in_numbers_alone_is_blocking():
+    text = "latency=5us,bandwidth=50GB/s"
+    assert Cluster.uniform(2, transfer=text) == Cluster.uniform(2, transfer=f"blocking:{text}")
+    with pytest.raises(ClusterError, match="no link is called 'speed=5'"):
+        Cluster.uniform(2, transfer="speed=5")

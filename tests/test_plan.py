@@ -53,6 +53,16 @@ def assert_same(a: Plan, b: Plan) -> None:
 # What a plan says --------------------------------------------------------------------------------
 
 
+def test_a_plan_that_does_not_fit_is_not_called_optimal():
+    graph = worked().build()
+    for memory, word in ((math.inf, True), (1, False)):
+        plan = run_heuristic("single-device", graph, Cluster.uniform(1, memory))
+        assert plan.makespan == plan.lower_bound
+        for text in (str(plan), repr(plan)):
+            assert ("optimal" in text) == word
+            assert ("OVERFLOW" in text) != word
+
+
 def test_transfers_may_move_more_bytes_than_int64_holds():
     builder, size = GraphBuilder("large"), 2**61
     builder.add_op("a", outputs=[size])
@@ -371,7 +381,7 @@ def test_a_plan_for_another_graph():
 def test_a_plan_for_another_profile_says_so():
     plan, graph = worked_plan()
     faster = dataclasses.replace(graph, runtime=graph.runtime / 3)
-    with pytest.raises(PlanError, match=r"other runtimes, .* devices or sizes do: take the profile"):
+    with pytest.raises(PlanError, match=r"other runtimes; make a plan of this graph, or take the profile"):
         plan.verify(faster)
     heavier = dataclasses.replace(graph, tensor_bytes=graph.tensor_bytes * 2)
     with pytest.raises(PlanError, match=r"constraints differ, .* take the options \(in_place, dims, "):

@@ -283,6 +283,8 @@ def megabytes():
         (Cluster.uniform(2, 16), "memory: the devices have at most 16 B, .* '16GiB'"),
         (Cluster((1e12, 1e12), bandwidth=300), "bandwidth: 300.0 is bytes a s, .* '300GB/s'"),
         (Cluster.uniform(2, "1GiB", "delay:bandwidth=300"), "bandwidth: 300 is bytes a s"),
+        (Cluster.uniform(2, "1GiB", "blocking:latency=5"), "latency: 5 is in s, and all the work .* '5us'"),
+        (Cluster.uniform(2, "1GiB", "blocking:latency=5us"), ""),
         (Cluster.uniform(2, "1GiB", "delay:bandwidth=300GB/s"), ""),
         (Cluster.uniform(2, "1MiB", "delay:bandwidth=300GB/s"), ""),
         (Cluster.uniform(1, "1GiB"), ""),

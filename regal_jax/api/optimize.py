@@ -50,10 +50,10 @@ def optimize(
 ) -> Plan:
     """Places and orders the ops of ``graph`` on ``cluster``.
 
-    The plan is replayed exactly on the host. With warm starts it is never worse than the best of
-    `regal_jax.heuristics.HEURISTICS` (of those that ran within the ``time_limit``). If no plan that fits the
-    memory was found, the one with the least overflow is returned with a warning; see `Plan.feasible`. A plan
-    that meets its lower bound ends the search at once.
+    The plan is replayed exactly on the host. With warm starts the plan of a search is never worse than the
+    best of `regal_jax.heuristics.HEURISTICS` (of those that ran within the ``time_limit``). If no plan that
+    fits the memory was found, the one with the least overflow is returned with a warning; see
+    `Plan.feasible`. A plan that meets its lower bound ends the search at once.
 
     Ctrl-C returns the best plan so far. During a search, the first Ctrl-C takes effect at the search's next
     stop. A second Ctrl-C, or one during the heuristics, takes effect between two steps of the work: within

@@ -19,8 +19,8 @@ _TIMES: Final = 1000
 
 
 def warn_of_units(graph: ComputationGraph, cluster: Cluster) -> None:
-    """Warns of ``memory=16`` and ``bandwidth=300`` where they make no sense for ``graph``."""
-    for text in filter(None, (_memory(graph, cluster), _bandwidth(graph, cluster))):
+    """Warns of ``memory=16``, ``latency=5`` and ``bandwidth=300`` where they make no sense for ``graph``."""
+    for text in filter(None, (check(graph, cluster) for check in (_memory, _latency, _bandwidth))):
         warnings.warn(text, UserWarning, stacklevel=outer_level())
 
 
@@ -37,12 +37,28 @@ def _memory(graph: ComputationGraph, cluster: Cluster) -> str:
     )
 
 
+def _latency(graph: ComputationGraph, cluster: Cluster) -> str:
+    if cluster.num_devices == 1 or not len(graph.edge_tensor) or not _is_plain(cluster.latency):
+        return ""
+    takes, work, unit = cluster.transfer_time(0.0, graph.time_unit), _work(graph), graph.time_unit
+    if takes <= _TIMES * work or not work:
+        return ""
+    return (
+        f"latency: {cluster.latency} is in {unit}, and all the work of graph {graph.name!r} takes "
+        f"{format_time(work, unit)}; write e.g. '5us'"
+    )
+
+
+def _work(graph: ComputationGraph) -> float:
+    return float(graph.runtime.reshape(graph.num_ops, -1).min(axis=1).sum())
+
+
 def _bandwidth(graph: ComputationGraph, cluster: Cluster) -> str:
     if cluster.num_devices == 1 or not len(graph.edge_tensor) or not _is_plain(cluster.bandwidth):
         return ""
     largest = float(graph.tensor_bytes[graph.edge_tensor].max())
     takes = cluster.transfer_time(largest, graph.time_unit) - cluster.transfer_time(0.0, graph.time_unit)
-    work = float(graph.runtime.reshape(graph.num_ops, -1).min(axis=1).sum())
+    work = _work(graph)
     if takes <= _TIMES * work or not work:
         return ""
     unit = graph.time_unit

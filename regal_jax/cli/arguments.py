@@ -1,6 +1,7 @@
 """The parser class and the number types that all commands share."""
 
 import argparse
+import difflib
 import math
 import sys
 from typing import Any, NoReturn, TypeAlias
@@ -64,6 +65,22 @@ class OneLineParser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         self.given.clear()
         return super().parse_known_args(args, namespace)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The arguments; an unknown one is an error of its command, which names a similar option."""
+        found, rest = self.parse_known_args(args, namespace)
+        if rest:
+            self._refuse(found, rest)
+        return found
+
+    def _refuse(self, found: argparse.Namespace, rest: list[str]) -> NoReturn:
+        parser: argparse.ArgumentParser = self
+        for action in self._actions:
+            if isinstance(action.choices, dict):
+                parser = action.choices.get(getattr(found, action.dest), self)
+        near = difflib.get_close_matches(rest[0].partition("=")[0], parser._option_string_actions, 1, 0.8)
+        more = f"; did you mean {near[0]}?" if near else ""
+        parser.error(f"unrecognized arguments: {' '.join(rest)}{more}")
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: error: {message}; try {self.prog} --help", file=sys.stderr)

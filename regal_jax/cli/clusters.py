@@ -18,10 +18,10 @@ def cluster_of(args: argparse.Namespace) -> "Cluster":
 
     if args.devices > MAX_DEVICES:
         raise ConfigError(f"--devices: must be at most {MAX_DEVICES}, got {args.devices}")
-    if (args.nodes == 1) != (args.between is None):
-        raise ConfigError(
-            f"--nodes {args.nodes}: --between LINK needs several machines; give both or neither"
-        )
+    if args.nodes > 1 and args.between is None:
+        raise ConfigError(f"--nodes {args.nodes}: give the link of the machines, too: --between LINK")
+    if args.nodes == 1 and args.between is not None:
+        raise ConfigError("--between LINK needs several machines; give their number, too: --nodes N")
     if args.devices % args.nodes:
         raise ConfigError(f"--nodes: {args.devices} devices do not make {args.nodes} equal machines")
     capacities = args.memory.split(",")

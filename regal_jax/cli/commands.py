@@ -125,6 +125,8 @@ def verify(args: argparse.Namespace) -> int:
 
     plan = Plan.load(args.plan)
     graph = load(args.file, args)
+    if args.file is None and args.example is None and plan.graph_name != graph.name:
+        raise ConfigError(f"{args.plan} is a plan of {plan.graph_name!r}; name the file of that graph, too")
     try:
         plan.verify(graph)
     except PlanError as error:

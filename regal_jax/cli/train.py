@@ -198,7 +198,11 @@ def _config(path: pathlib.Path, changes: Sequence[str]) -> "Config":
             table.update((name, beside(table[name])) for name in names if name in table)
     for change in changes:
         _set(document, change)
-    return kind.from_document(document)
+    try:
+        return kind.from_document(document)
+    except ConfigError as error:
+        # With changes, the error may be theirs.
+        raise error if changes else ConfigError(f"{path}: {error}") from None
 
 
 def _kind(path: pathlib.Path, system: Any) -> "type[Config]":

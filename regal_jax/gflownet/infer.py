@@ -105,6 +105,9 @@ def sample_schedules(
     scores = max(sum(config.heads), 1) * inputs.shape[0] ** 2
     # Powers of two, so that few programs are needed.
     together = 1 << (max(min(_TOGETHER, count, _SCORES // scores), 1) - 1).bit_length()
+    # The time limit is looked at between two groups.
+    while seconds is not None and together > 1 and _expected(together, size, sum(config.heads)) > seconds:
+        together //= 2
     log_sigma = jnp.float32(math.log(temperature))
     sequence, devices, speedup = [], [], []
     for first in range(0, count, together):
@@ -122,9 +125,14 @@ def sample_schedules(
     return Schedules(*all_of)
 
 
+def _expected(count: int, ops: int, heads: int) -> float:
+    """Seconds that schedules take on a CPU core; 0 on an accelerator."""
+    return _CPU_SECONDS * count * max(heads, 1) * ops**3 if jax.default_backend() == "cpu" else 0.0
+
+
 def _warn_if_long(count: int, ops: int, heads: int) -> None:
-    expected = _CPU_SECONDS * count * max(heads, 1) * ops**3
-    if expected > _LONG and jax.default_backend() == "cpu":
+    expected = _expected(count, ops, heads)
+    if expected > _LONG:
         warnings.warn(
             f"gflownet: {count} schedules of {ops} ops take about {expected:.0f} s of a CPU core (the time "
             "grows with the cube of the ops); ask for fewer schedules, or set a time limit",

@@ -131,7 +131,10 @@ class GraphBuilder:
           GraphError: An op or tensor is missing, or a rule of `ComputationGraph` is broken.
         """
         unit = plain_unit(self.name, self.time_unit)
-        index = {name: o for o, name in enumerate(self._names)}
+        index: dict[str, int] = {}
+        for o, name in enumerate(self._names):
+            if index.setdefault(name, o) != o:
+                raise self._error(name, "duplicate name; rename one of the two")
         counts = [len(sizes) for sizes in self._outputs]
         offset = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
         edges = {
@@ -183,12 +186,14 @@ class GraphBuilder:
         rows: list[list[float]] = []
         for name, runtime in zip(self._names, self._runtimes, strict=True):
             many = runtime if is_per_device(runtime) else [runtime]
+            if not many:
+                raise self._error(name, "runtime: an empty list; give a number, or one for each device")
             try:
                 rows.append([parse_time(r, unit, "runtime") for r in many])  # pyright: ignore
             except ValueError as error:
                 raise self._error(name, str(error)) from None
         widths = {len(row) for row in rows} - {1}
-        if len(widths) > 1 or 0 in widths:
+        if len(widths) > 1:
             raise GraphError(
                 f"graph {self.name!r}: ops give runtimes for {sorted(widths)} devices; "
                 "use one number of devices"

@@ -134,7 +134,8 @@ def parse_transfer(text: str, models: tuple[str, ...]) -> tuple[str, Link | None
     """Splits ``MODEL``, ``MODEL:LINK`` or ``LINK`` (then blocking) into model and link.
 
     Args:
-      text: E.g. ``"blocking"``, ``"delay:nvlink4"``, ``"pcie4x16"``, ``"blocking:latency=5us"``.
+      text: E.g. ``"blocking"``, ``"delay:nvlink4"``, ``"pcie4x16"``, ``"blocking:latency=5us"``,
+        ``"latency=5us"``.
       models: The names of the models, blocking first.
 
     Raises:
@@ -143,6 +144,8 @@ def parse_transfer(text: str, models: tuple[str, ...]) -> tuple[str, Link | None
     model, colon, rest = (part.strip() for part in text.partition(":"))
     if model in LINKS and not colon:
         return models[0], LINKS[model].link
+    if "=" in model and not colon:
+        return models[0], parse_link(text, f"transfer {text!r}")
     if model not in models:
         raise ValueError(
             f"transfer: cannot read {text!r}; use a model ({', '.join(models)}), "

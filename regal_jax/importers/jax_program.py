@@ -131,6 +131,8 @@ def from_jax(
       >>> from_jax(layer, array, array, resident_argnums=0).op_names
       ('w', 'x', 'start', 'dot_general', 'tanh')
     """
+    if not callable(fn):
+        raise ConfigError(f"fn: give a function, got {shown(fn)}")
     name = name or _name_of(fn)
     check_kind("kwargs", kwargs or {}, Mapping)
     kwargs = dict(kwargs or {})

@@ -97,7 +97,11 @@ def graph_from_document(document: Any) -> ComputationGraph:
         raise time_unit.error(f"unknown unit {time_unit.value!r}; use one of {', '.join(TIME_UNITS)}")
     ops = root.get("ops").items()
     counts = [len(op.find("outputs", []).items()) for op in ops]
-    index = {op.get("name").text(): o for o, op in enumerate(ops)}
+    index: dict[str, int] = {}
+    for o, op in enumerate(ops):
+        name = op.get("name")
+        if index.setdefault(name.text(), o) != o:
+            raise name.error(f"{name.value!r} is the name of another op, too; rename one of the two")
     builder = GraphBuilder(root.get("name").text(), time_unit.text())
     for op in ops:
         _add_op(builder, op, index, counts)

@@ -114,8 +114,10 @@ FORMATS: Final[Mapping[str, FileFormat]] = MappingProxyType(
 """The formats by name."""
 
 
-def find_format(path: PathLike, name: str | None = None) -> FileFormat:
+def find_format(path: PathLike, name: str | None = None, *, writing: bool = False) -> FileFormat:
     """The format called ``name``, or the one given by the file name of ``path``.
+
+    If it is for ``writing``, the message of an error lists only formats that can be written.
 
     Raises:
       FormatError: There is no such format, or ``path`` is no path.
@@ -126,7 +128,8 @@ def find_format(path: PathLike, name: str | None = None) -> FileFormat:
     found = [f for f in FORMATS.values() if file.lower().endswith(f.suffixes)]
     if name is None and found:
         return found[0]
-    known = ", ".join(f"{key} ({' '.join(f.suffixes)})" for key, f in FORMATS.items())
+    fit = {key: f for key, f in FORMATS.items() if f.format is not None or not writing}
+    known = ", ".join(f"{key} ({' '.join(f.suffixes)})" for key, f in fit.items())
     what = f"format {name!r} is unknown" if name is not None else "the file's name tells no format"
     raise FormatError(f"{file}: {what}; use one of {known}")
 
@@ -189,7 +192,7 @@ def save_graph(graph: ComputationGraph, path: PathLike, format: str | None = Non
       True
     """
     check_kind("graph", graph, ComputationGraph)
-    found = find_format(path, format)
+    found = find_format(path, format, writing=True)
     if found.format is None:
         raise FormatError(f"{os.fspath(path)}: {found.description} cannot be written; save as .json")
     write_text(path, found.format(graph, **options))

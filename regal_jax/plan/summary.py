@@ -95,9 +95,11 @@ def _distance(plan: "Plan") -> str:
     value, bound = plan.objective_value, plan.lower_bound
     makespan = plan.objective is Objective.MAKESPAN
     shown = format_time(bound, plan.time_unit) if makespan else format_bytes(bound)
+    if not plan.feasible and meets_bound(value, bound):
+        return f"the lower bound is {shown}"
     if meets_bound(value, bound):
         return f"optimal, it meets the lower bound of {shown}"
-    if plan.provenance.get("status") == "optimal":
+    if plan.feasible and plan.provenance.get("status") == "optimal":
         return "optimal, as the solver has proven" + _up_to(value, plan.provenance.get("bound"))
     if plan.gap is None:
         return f"the lower bound is {shown}"

@@ -96,8 +96,8 @@ def _difference(plan: "Plan", graph: ComputationGraph) -> str:
             "do: take the options (in_place, dims, ...; in the command --in-place, --dim) of the plan's graph"
         )
     return (
-        "they have the same ops with other runtimes, as graphs that were traced for other devices or sizes "
-        "do: take the profile and the sizes (shapes, dims) that the plan was made with"
+        "they have the same ops with other runtimes; make a plan of this graph, or take the profile and the "
+        "sizes (shapes, dims) with which the graph of the plan was made"
     )
 
 

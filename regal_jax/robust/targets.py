@@ -103,7 +103,10 @@ class SimulatedTarget:
         if not plans:
             return np.zeros(0)
         sequence = np.stack([plan.timeline.op[plan.timeline.port < 0] for plan in plans])
-        return self.makespans(sequence, np.stack([plan.placement for plan in plans]))
+        try:
+            return self.makespans(sequence, np.stack([plan.placement for plan in plans]))
+        except PlanError as error:
+            raise PlanError(f"target {self.name!r}: the plans do not run on its graph: {error}") from None
 
     def __call__(self, plan: Plan) -> float:
         """The makespan of one plan."""

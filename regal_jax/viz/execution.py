@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from regal_jax.graph import TransferModel
 from regal_jax.graph.units import TIME_UNITS, format_time
 from regal_jax.plan import Plan
 from regal_jax.viz.axes import bare, check_width, save, short, time_scale
@@ -47,15 +48,27 @@ def plot_execution(
       ConfigError: The width or the suffix is not allowed.
     """
     check_width(width)
+    from matplotlib.patches import Patch
+
     from regal_jax.viz.figure import PlanFigure
 
     d, line = plan.cluster.num_devices, plan.timeline
     figure = PlanFigure(figsize=(width, 2.4 + 0.9 * d), layout="constrained")
     above, below = figure.subplots(2, 1)
     scale = TIME_UNITS[plan.time_unit]
-    planned = (line.device, np.where(line.port < 0, -1, line.source), line.start * scale, line.finish * scale)
-    _bars(above, *planned, d, "planned", plan.makespan * scale)
+    sends = line.port >= 0
+    # A blocking transfer holds its source, too.
+    more = np.flatnonzero(sends & (plan.cluster.transfer is TransferModel.BLOCKING))
+    shown = np.concatenate([np.arange(len(sends)), more])
+    held = np.concatenate([line.device, line.source[more]])
+    start_of, finish_of = line.start[shown] * scale, line.finish[shown] * scale
+    origin = np.where(sends, line.source, -1)[shown]
+    _bars(above, held, origin, start_of, finish_of, d, "planned", plan.makespan * scale)
     _bars(below, device, source, start, finish, d, "measured", float(finish.max(initial=0.0)))
+    patches = [Patch(color=_COMPUTE, label="ops"), Patch(color=_TRANSFER, label="transfers")]
+    above.legend(
+        handles=patches, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=2, frameon=False, fontsize=8
+    )
     figure.suptitle(short(plan.graph_name, 60), x=0.012, ha="left", fontsize=11, color=_INK, parse_math=False)
     save(figure, path)
     return figure

@@ -149,9 +149,9 @@ def _names(
 ) -> None:
     """Writes the names of ops whose bars are wide enough for part of them."""
     line = plan.timeline
-    inch = 0.88 * width / (line.makespan or 1.0)
     for i in np.flatnonzero(line.port < 0).tolist():
-        name, room = plan.op_names[line.op[i]], int((line.finish[i] - line.start[i]) * inch / 0.075)
+        share = (line.finish[i] - line.start[i]) / (line.makespan or 1.0)
+        name, room = plan.op_names[line.op[i]], int(0.88 * width * share / 0.075)
         if room >= min(len(name), 4):
             where = (start[i] + finish[i]) / 2, int(line.device[i]) + sum(_COMPUTE_LANE) / 2
             text = short(name, room)
