@@ -70,17 +70,18 @@ class OneLineParser(argparse.ArgumentParser):
         """The arguments; an unknown one is an error of its command, which names a similar option."""
         found, rest = self.parse_known_args(args, namespace)
         if rest:
-            self._refuse(found, rest)
+            parser = self._command(found)
+            near = difflib.get_close_matches(rest[0].partition("=")[0], parser._option_string_actions, 1, 0.8)
+            more = f"; did you mean {near[0]}?" if near else ""
+            parser.error(f"unrecognized arguments: {' '.join(rest)}{more}")
         return found
 
-    def _refuse(self, found: argparse.Namespace, rest: list[str]) -> NoReturn:
-        parser: argparse.ArgumentParser = self
+    def _command(self, found: argparse.Namespace) -> argparse.ArgumentParser:
+        """The parser of the command that was found."""
         for action in self._actions:
             if isinstance(action.choices, dict):
-                parser = action.choices.get(getattr(found, action.dest), self)
-        near = difflib.get_close_matches(rest[0].partition("=")[0], parser._option_string_actions, 1, 0.8)
-        more = f"; did you mean {near[0]}?" if near else ""
-        parser.error(f"unrecognized arguments: {' '.join(rest)}{more}")
+                return action.choices.get(getattr(found, action.dest), self)
+        return self
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: error: {message}; try {self.prog} --help", file=sys.stderr)
