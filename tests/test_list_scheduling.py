@@ -98,7 +98,7 @@ def test_a_limit_of_memory_that_binds_is_obeyed_where_the_rule_can(transfer: str
 
 def test_memory_that_suffices_for_all_tensors_costs_no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = generate("layered", 20, 0)
-    monkeypatch.setattr("regal_jax.heuristics.list_scheduling.replay", None)
+    monkeypatch.setattr("regal_jax.heuristics.list_scheduling.outcome", None)
     enough = int(graph.tensor_bytes.sum() + graph.temp_bytes.max())
     for memory in ("inf", enough):
         quick_schedule(graph, Cluster.uniform(2, memory), numbers_of(graph))
