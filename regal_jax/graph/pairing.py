@@ -27,6 +27,7 @@ _MOST: Final = 4
 """Number of clusters for which a graph caches results, as heuristics and replays ask repeatedly."""
 
 _KEEPING: Final = threading.Lock()
+"""Held while a result is kept, of any graph."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

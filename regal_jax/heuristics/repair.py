@@ -143,11 +143,7 @@ def _searched(graph: ComputationGraph, cluster: Cluster, seed: int) -> Iterator[
     note(placements=search.evaluations)
     plan = search.plan()
     if plan is not None:
-        details = {
-            "placement": "peak search",
-            "order": "least memory",
-            "transfers": plan.provenance["transfers"],
-        }
+        details = {"placement": "peak search", "transfers": plan.provenance["transfers"]}
         excess = overflow_of(plan.peak_memory, cluster)
         yield Partition(plan.placement, plan.event_ids(graph), plan.makespan, excess, details)
 
