@@ -257,6 +257,11 @@ def test_types_of_less_than_a_byte_pass_between_segments(dtype):
         same(execute(planned(fn, x, devices=3, seed=seed), fn)(x), (x + 1) * 2)
 
 
+def test_what_runs_is_a_function():
+    with pytest.raises(ConfigError, match="regal_jax.execute: fn: give the function of the plan, got 3"):
+        execute(planned(jnp.negative, X), 3)  # pyright: ignore[reportArgumentType]
+
+
 def test_devices_are_those_of_jax():
     with pytest.raises(ConfigError, match=r"devices: 0 is no device; give some of jax.devices\(\)"):
         execute(planned(jnp.negative, X), jnp.negative, devices=[0, 1])

@@ -344,10 +344,10 @@ def test_searches_by_this_encoding(method):
 
 def test_what_the_encoding_refuses():
     graph, cluster = generate("chain", 3, seed=0), Cluster.uniform(2)
-    with pytest.raises(ConfigError, match="unknown 'x'; use one of chromosome, schedule"):
-        optimize(graph, cluster, method=Brkga(encoding="x"))
-    with pytest.raises(ConfigError, match=r"unknown \{\}; use one of chromosome, schedule"):
-        optimize(graph, cluster, method=Brkga(encoding={}))
+    for make in (Brkga, RandomSearch, Annealing, LocalSearch):
+        for unknown in ("x", {}):
+            with pytest.raises(ConfigError, match="encoding: unknown .*; use one of chromosome, schedule"):
+                make(encoding=unknown)
     problem = make_problem([graph], cluster)
     given = preferences(problem, random_genes(problem, np.random.default_rng(0)))
     with pytest.raises(ConfigError, match="'gpu' generates no schedules; use one of xla, host, pallas"):

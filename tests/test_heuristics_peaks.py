@@ -17,7 +17,7 @@ from regal_jax.heuristics.numbering import neutral_numbers
 from regal_jax.heuristics.orders import dfs_order, lpmf_order, random_order
 from regal_jax.heuristics.peak_climb import LEAST_GAIN, REORDERED, WIDTHS
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
-from regal_jax.heuristics.peaks_kernel import make_state, refine
+from regal_jax.heuristics.peaks_kernel import make_state, penalise, refine
 from regal_jax.heuristics.work import counting
 from regal_jax.heuristics.xla import xla_post_order
 from regal_jax.plan import decode_placement, insert_transfers, replay
@@ -149,7 +149,7 @@ def test_balanced_order_is_the_least_of_several(
     assert numbers[order].tolist() == same.tolist()
     least, placement = least_peak_balance(graph, cluster, np.arange(graph.num_ops))
     best = _least(graph, cluster, least.order)
-    assert float(least.peaks(placement).max()) == best
+    assert least.value(placement) == best
     for other in (lpmf_order, xla_post_order, dfs_order):
         assert best <= _least(graph, cluster, other(graph))
 
@@ -162,9 +162,9 @@ def test_neutral_numbers_are_those_of_the_renumbered_graph() -> None:
     assert sorted(ours.tolist()) == list(range(graph.num_ops))
 
 
-def _least(graph: ComputationGraph, cluster: Cluster, order: np.ndarray) -> float:
+def _least(graph: ComputationGraph, cluster: Cluster, order: np.ndarray) -> tuple[float, float]:
     balance = PeakBalance(graph, cluster, order)
-    return float(balance.peaks(balance.refine(balance.cut(np.argsort(order)), tries=80)).max())
+    return balance.value(balance.refine(balance.cut(np.argsort(order)), tries=80))
 
 
 @given(instance=instances(max_ops=30), seed=seeds)
@@ -192,18 +192,45 @@ def _compare_loops(graph: ComputationGraph, cluster: Cluster, rng: np.random.Gen
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(peaks, "_kernel", lambda: None)
         plain = PeakBalance(graph, cluster, order)
-    assert compiled.peaks(start).tolist() == plain.peaks(start).tolist()
+    highest = plain.peaks(start)
+    assert compiled.peaks(start).tolist() == highest.tolist()
     assert compiled.cut().tolist() == plain.cut().tolist()
     for tries in (0, 1, 240):
         found = plain.refine(start, tries)
         assert compiled.refine(start, tries).tolist() == found.tolist()
         if graph.num_ops:
             begun = start[order], np.arange(graph.num_ops), cluster.num_devices, graph.num_tensors
-            state = as_items(make_state(*begun))
+            state = make_state(*begun)
+            state.penalty[:] = plain.penalty(highest)
+            state = as_items(state)
             refine(as_items(compiled.layout), state, tries, (4, 12, 48), 0, 0, 1e-9)
             assert state.found == found[order].tolist()
             assert state.found_order == list(range(graph.num_ops))
     assert compiled.looked == plain.looked
+
+
+@given(
+    peaks=st.lists(st.integers(0, 50), min_size=1, max_size=5), seed=seeds, equal=st.booleans(),
+)  # fmt: skip
+def test_devices_with_little_memory_count_as_full(peaks: list[int], seed: int, equal: bool) -> None:
+    """Without penalties where memory is equal or enough; otherwise a full device has the highest peak."""
+    memory = np.random.default_rng(seed).integers(0, 60, len(peaks)).astype(float)
+    memory[1:] = np.where(equal, memory[0], memory[1:])
+    penalty = np.full(len(peaks), np.nan)
+    penalise(np.array(peaks, float), memory, penalty)
+    assert (penalty >= 0).all()
+    highest = max(peaks)
+    if (peaks <= memory).all():
+        np.testing.assert_array_equal(penalty, np.maximum(0, highest - memory))
+    elif sum(peaks) <= memory.sum():
+        # The same sum fits where full devices have their memory and the others have equal peaks.
+        full = penalty > 0
+        level = (memory + penalty)[full].max(initial=0) or sum(peaks) / len(peaks)
+        assert np.isclose(np.minimum(memory, level).sum(), sum(peaks))
+    else:
+        np.testing.assert_array_equal(penalty, memory.max() - memory)
+    if equal or (memory >= highest).all():
+        assert (penalty == 0).all()
 
 
 def _descend(

@@ -22,9 +22,11 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph, op_classes
 from regal_jax.heuristics import PeakSearchConfig, PeakSearchRun, heuristic_plans, peak_climb
 from regal_jax.heuristics.brute_force import brute_force
+from regal_jax.heuristics.peaks_kernel import penalise
 from regal_jax.plan import Objective
 from regal_jax.runtime import compiling, pointers
 
+seeds = st.integers(0, 2**32 - 1)
 TWO = Cluster.uniform(2, transfer="blocking")
 PEAK = Objective.PEAK_MEMORY
 
@@ -81,6 +83,32 @@ def test_no_better_than_the_optimum(seed: int) -> None:
     search = PeakSearchRun(graph, TWO, seed)
     search.run(500)
     assert search.best >= brute_force(graph, TWO, PEAK).objective_value
+
+
+@pytest.mark.parametrize("devices", [2, 3])
+@pytest.mark.parametrize("seed", range(5))
+def test_devices_with_little_memory_are_filled(seed: int, devices: int) -> None:
+    """On small graphs the peaks of the others are the optimum."""
+    rng = np.random.default_rng(seed)
+    graph = random_graph(rng, 5, devices, inputs_per_op=1.0, constraints=False)
+    least = brute_force(graph, Cluster.uniform(devices, transfer="blocking"), PEAK).objective_value
+    memory = [math.inf, *np.floor(rng.random(devices - 1) * least).tolist()]
+    cluster = Cluster(memory, transfer="blocking")
+    plan = optimize(graph, cluster, objective=PEAK, method="peak-search", evaluations=1000)
+    assert plan.feasible
+    assert plan.objective_value <= 1.1 * brute_force(graph, cluster, PEAK).objective_value
+
+
+@pytest.mark.parametrize("shares", [(0.5, 1.5), (0.5, 0.5, 1.5, 1.5)])
+def test_unequal_devices_have_peaks_that_equal_ones_have_together(shares: tuple[float, ...]) -> None:
+    devices = len(shares)
+    for graph in [generate("layered", 80, seed) for seed in range(3)]:
+        equal = PeakSearchRun(graph, Cluster.uniform(devices, transfer="blocking"), 0)
+        equal.run(2000)
+        memory = [math.ceil(1.15 * share * equal.best) for share in shares]
+        search = PeakSearchRun(graph, Cluster(memory, transfer="blocking"), 0)
+        search.run(2000)
+        assert search.best <= max(memory)
 
 
 def test_it_finds_what_the_heuristics_do_not() -> None:
@@ -161,6 +189,7 @@ def test_loops_do_the_same_in_python_without_negative_indices(
         patch.setattr(compiling, "usable", lambda: False)
         patch.setattr(compiling, "_lists", as_items)
         patch.setattr(peak_climb, "_call", pointers.call)
+        patch.setattr(peak_climb, "_penalise", penalise)
         plain = PeakSearchRun(graph, cluster, seed, config)
         plain.run(200)
         assert isinstance(plain._now.place, Items)

@@ -195,6 +195,19 @@ def test_what_can_be_no_path(path, said):
         Plan.load(path)
 
 
+def test_an_empty_path_names_no_file():
+    plan, _ = worked_plan()
+    for write in (plan.save, plan.save_trace):
+        with pytest.raises(FormatError, match="path: '' names no file; give the name of one"):
+            write("")
+
+
+def test_a_byte_order_mark_is_no_part_of_a_plan(tmp_path):
+    plan, _ = worked_plan()
+    (tmp_path / "plan.json").write_text(plan.to_json(), encoding="utf-8-sig")
+    assert Plan.load(tmp_path / "plan.json").to_json() == plan.to_json()
+
+
 def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
     plan, _ = worked_plan()
     path = tmp_path / "plan.json"

@@ -3,7 +3,8 @@
 from collections import namedtuple
 from typing import Any, Final
 
-from regal_jax.runtime.compiling import only_borrows
+from regal_jax.heuristics.peaks_kernel import penalise
+from regal_jax.runtime.compiling import only_borrows, part
 from regal_jax.runtime.pointers import caller
 
 __all__ = [
@@ -32,10 +33,11 @@ LEAST_GAIN: Final = 1e-9
 """Least relative improvement of a step of a descent."""
 
 _call = caller()
+_penalise = part(penalise)
 
 Perturbation = namedtuple(
     "Perturbation",
-    "blocks class_of class_share connected_share peak_share reorder_share resend_share tries memory",
+    "blocks class_of class_share connected_share peak_share reorder_share resend_share tries",
 )
 """The distribution of perturbations.
 
@@ -43,7 +45,6 @@ Attributes:
   blocks: ``[B]`` int64, as in `PeakSearchConfig`.
   class_of: ``[N]`` int64, the class of each op.
   class_share, connected_share, peak_share, reorder_share, resend_share, tries: As in `PeakSearchConfig`.
-  memory: ``[D]`` float64 bytes, the capacities.
 """
 
 Placed = namedtuple("Placed", "place order early at_peak value")
@@ -63,7 +64,7 @@ def climb(
     Args:
       refine: Address of `regal_jax.heuristics.peaks_kernel.refine`.
       layout: The graph, as ``refine`` takes it.
-      state: Space for ``refine``; overwritten.
+      state: Space for ``refine``; overwritten. Its penalties are those of ``now``.
       perturbation: The distribution of perturbations.
       now: The current placement and order.
       hit: ``[N]`` int64 zeros, for classes that a perturbation changes.
@@ -78,7 +79,6 @@ def climb(
     """
     (
         blocks, class_of, class_share, connected_share, peak_share, reorder_share, resend_share, tries,
-        memory,
     ) = perturbation  # fmt: skip
     kept, kept_order, kept_early, kept_at_peak, value = now
     place, order, early = state.place, state.order, state.early
@@ -87,7 +87,7 @@ def climb(
     group, allowed, begin, rows, readers = (
         layout.group, layout.allowed, layout.begin, layout.rows, layout.readers,
     )  # fmt: skip
-    touched_rows, touched = layout.touched_rows, layout.touched
+    touched_rows, touched, memory = layout.touched_rows, layout.touched, layout.memory
     n, d = len(kept), len(memory)
     used, count = 0, len(values) // 3
 
@@ -168,6 +168,7 @@ def climb(
             peak = max(peak, peaks[k])
         if (over, peak) <= (value[0], value[1]):
             value[0], value[1] = over, peak
+            _penalise(peaks, memory, state.penalty)
             for i in range(n):
                 kept[i], kept_order[i] = found[i], found_order[i]
             for t in range(len(early)):

@@ -24,7 +24,7 @@ from regal_jax.heuristics.peak_climb import (
 )
 from regal_jax.heuristics.peak_search_config import PeakSearchConfig
 from regal_jax.heuristics.peaks import PeakBalance, least_peak_balance
-from regal_jax.heuristics.peaks_kernel import make_state, refine
+from regal_jax.heuristics.peaks_kernel import make_state, penalise, refine
 from regal_jax.heuristics.work import uncounted
 from regal_jax.plan import Objective, Plan, insert_transfers, outcome
 from regal_jax.runtime.compiling import compile_for, for_loops, loops, usable
@@ -173,6 +173,7 @@ class PeakSearchRun(HostSearch):
         self._hit = for_loops(np.zeros(n, np.int64))
         # Without tries it only finds what is held at the peak.
         loops(refine)(self._layout, self._state, 0, WIDTHS, 0, 0, LEAST_GAIN)
+        penalise(self._state.peaks, self._memory, self._state.penalty)
         now = place, order, early.astype(np.int64), np.array(self._state.at_peak), np.array(self._least)
         self._now = for_loops(Placed(*now))
         moves = self._config.tries, WIDTHS, RESENT, REORDERED, LEAST_GAIN
@@ -188,7 +189,6 @@ class PeakSearchRun(HostSearch):
                 reorder_share=float(self._config.reorder_share),
                 resend_share=float(self._config.resend_share if blocks else 0.0),
                 tries=self._config.tries,
-                memory=self._memory.astype(np.float64),
             )
         )
 

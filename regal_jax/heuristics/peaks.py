@@ -12,9 +12,10 @@ from regal_jax.heuristics import peaks_kernel
 from regal_jax.heuristics.links import Links
 from regal_jax.heuristics.orders import dfs, lpmf
 from regal_jax.heuristics.peaks_arrays import Held, Part, norm_of, ranges, sums
-from regal_jax.heuristics.peaks_kernel import Layout
+from regal_jax.heuristics.peaks_kernel import Layout, penalise
 from regal_jax.heuristics.work import note, uncounted
 from regal_jax.heuristics.xla import post_order
+from regal_jax.plan import overflow_of
 from regal_jax.runtime.compiling import is_loaded, loops, usable
 from regal_jax.runtime.interrupts import check_interrupt
 
@@ -64,7 +65,7 @@ class PeakBalance:
           ClusterError: The cluster does not fit the graph.
         """
         n = graph.num_ops
-        self._devices = cluster.num_devices
+        self._cluster, self._devices = cluster, cluster.num_devices
         self.order = order
         self.looked = 0
         self._position = np.empty(n, np.int64)
@@ -76,6 +77,8 @@ class PeakBalance:
         self._size = graph.tensor_bytes.astype(np.float64)
         self._keep = graph.tensor_keep
         self._temp = graph.temp_bytes[order].astype(np.float64)
+        self._memory = np.array(cluster.memory, np.float64)
+        self._unequal = len(set(cluster.memory)) > 1
         self._allowed = allowed_matrix(graph, cluster)[order]
         # A colocation group has the place of its first op.
         first = np.full(n, n)
@@ -97,7 +100,8 @@ class PeakBalance:
     def cut(self, coordinate: np.ndarray | None = None) -> np.ndarray:
         """Cuts the ops along a coordinate into one part per device, with peaks as equal as possible.
 
-        Ops without inputs go to the device of their first reader.
+        Ops without inputs go to the device of their first reader. If the parts do not fit the memory of some
+        devices, those of the others become larger.
 
         Args:
           coordinate: ``[N]``; by default the place in the order.
@@ -115,7 +119,11 @@ class PeakBalance:
         group = np.full(len(along), -np.inf)
         np.maximum.at(group, self._group, along)
         part = np.zeros(len(along), np.int64)
-        self._divide(part, group[self._group], 0, self._devices)
+        self._divide(part, group[self._group], 0, self._devices, np.zeros(self._devices))
+        penalty = self._penalty_of(self._allow(part))
+        if penalty.any():
+            part[:] = 0
+            self._divide(part, group[self._group], 0, self._devices, penalty)
         return self._allow(part)[self._position]
 
     def refine(self, placement: np.ndarray, tries: int = 240) -> np.ndarray:
@@ -123,6 +131,7 @@ class PeakBalance:
 
         Each step considers the highest peak and the ops that hold most of it, or for which copies are held.
         It tries to move them to the device that holds least at that time, and takes the best of these moves.
+        Where capacities differ, `penalise` has what counts for a device that exceeds its memory.
 
         Args:
           placement: ``[N]``, the initial placement.
@@ -132,14 +141,26 @@ class PeakBalance:
           ``[N]`` int64, the one with the lowest peak.
         """
         place = placement[self.order].astype(np.int64)
+        penalty = self._penalty_of(place)
         if self._kernel is not None:
-            state, left = self._refined(self._kernel, place, tries)
+            state, left = self._refined(self._kernel, place, tries, penalty)
             found = state.found
         else:
-            found, left = self._refine(place, tries)
+            found, left = self._refine(place, tries, penalty)
         self.looked += tries - left
         note(placements=tries - left)
         return found[self._position]
+
+    def penalty(self, peaks: np.ndarray) -> np.ndarray:
+        """``[D]`` bytes, those of `penalise` for ``peaks [D]``."""
+        penalty = np.zeros(self._devices)
+        penalise(peaks, self._memory, penalty)
+        return penalty
+
+    def value(self, placement: np.ndarray) -> tuple[float, float]:
+        """The bytes by which a placement exceeds the memory, and its highest peak."""
+        peaks = self.peaks(placement)
+        return overflow_of(peaks, self._cluster), float(peaks.max())
 
     def allow(self, placement: np.ndarray) -> np.ndarray:
         """``[N]`` int64: a colocation group goes to the device of its first op, or else the first allowed."""
@@ -159,36 +180,45 @@ class PeakBalance:
         """
         n, d = len(self.order), self._devices
         rng = np.random.default_rng(0)
-        found: list[tuple[float, np.ndarray]] = []
+        found: list[tuple[tuple[float, float], np.ndarray]] = []
         for count in (*_BLOCKS, n):
             for _ in range(2):
                 borders = np.sort(rng.random(count - 1)) * n
                 devices = (rng.random(count) * d).astype(np.int64)
                 part = devices[np.searchsorted(borders, np.arange(n) + 0.5)]
-                found.append(self._with_peak(self.allow(part[self._position]), tries))
+                found.append(self._with_value(self.allow(part[self._position]), tries))
         found.sort(key=lambda pair: pair[0])
-        return min((self._with_peak(start, 2 * tries) for _, start in found[:2]), key=lambda pair: pair[0])[1]
+        return min((self._with_value(start, 2 * tries) for _, start in found[:2]), key=lambda pair: pair[0])[
+            1
+        ]
 
-    def _with_peak(self, placement: np.ndarray, tries: int) -> tuple[float, np.ndarray]:
+    def _with_value(self, placement: np.ndarray, tries: int) -> tuple[tuple[float, float], np.ndarray]:
         placement = self.refine(placement, tries)
-        return float(self.peaks(placement).max()), placement
+        return self.value(placement), placement
 
-    def _refined(self, kernel: Any, place: np.ndarray, tries: int) -> tuple[Any, int]:
+    def _penalty_of(self, place: np.ndarray) -> np.ndarray:
+        """`penalty` of a placement by places in the order."""
+        return self.penalty(self._highest(place)) if self._unequal else np.zeros(self._devices)
+
+    def _refined(self, kernel: Any, place: np.ndarray, tries: int, penalty: np.ndarray) -> tuple[Any, int]:
         """The state in which compiled loops end, and the tries that are left."""
         state = kernel.make_state(place, np.arange(len(place)), self._devices, len(self._size))
+        state.penalty[:] = penalty
         return state, loops(kernel.refine)(self.layout, state, tries, _WIDTHS, 0, 0, _LEAST_GAIN)
 
-    def _refine(self, place: np.ndarray, tries: int) -> tuple[np.ndarray, int]:
+    def _refine(self, place: np.ndarray, tries: int, penalty: np.ndarray) -> tuple[np.ndarray, int]:
         """`refine` without Numba, by places in the order; returns the number of tries that are left, too."""
         held = self._held(place)
-        best = float(held.bytes.max(initial=0))
+        counted = self._counted(held.bytes, penalty)
+        best = float(counted.max(initial=0))
         scale = 1 / (best or 1.0)
-        found, now = place.copy(), norm_of(held.bytes, scale)
+        found, now = place.copy(), norm_of(counted, scale)
         while tries > 0:
-            moves, first = self._moves(place, held), 0
+            moves, first = self._moves(place, held, penalty), 0
             for width in _WIDTHS:
                 tried = [
-                    (self._try(place, held, scale, *move), *move) for move in moves[first : first + width]
+                    (self._try(place, held, scale, penalty, *move), *move)
+                    for move in moves[first : first + width]
                 ]
                 tries -= len(tried)
                 first += width
@@ -199,7 +229,7 @@ class PeakBalance:
             now, group, device = min(tried, key=lambda move: move[0])
             place[self._members(group)] = device
             held = self._held(place)
-            peak = float(held.bytes.max())
+            peak = float(self._counted(held.bytes, penalty).max())
             if peak < best:
                 best, found = peak, place.copy()
         return found, tries
@@ -238,6 +268,7 @@ class PeakBalance:
             before=before,
             after_rows=after_rows,
             after=after,
+            memory=self._memory,
         )
 
     def _highest(self, place: np.ndarray) -> np.ndarray:
@@ -247,10 +278,12 @@ class PeakBalance:
         kernel = self._kernel
         # A few passes over a small graph take less time than it takes to compile or load the loops.
         if kernel is not None and (is_loaded(kernel.refine) or len(place) * self._devices > _SMALL):
-            return self._refined(kernel, place, 0)[0].peaks
+            return self._refined(kernel, place, 0, np.zeros(self._devices))[0].peaks
         return self._held(place).bytes.max(axis=1, initial=0)
 
-    def _try(self, place: np.ndarray, held: Held, scale: float, group: int, device: int) -> float:
+    def _try(
+        self, place: np.ndarray, held: Held, scale: float, penalty: np.ndarray, group: int, device: int
+    ) -> float:
         """The norm after a move. Only tensors that the group makes or reads are evaluated again."""
         part = self._part(group)
         line, size, _, _ = self._lines(place, part)
@@ -261,7 +294,11 @@ class PeakBalance:
         change = held.change.copy()
         np.subtract.at(change, line, size)
         np.add.at(change, moved, same)
-        return norm_of(self._summed(change), scale)
+        return norm_of(self._counted(self._summed(change), penalty), scale)
+
+    def _counted(self, held: np.ndarray, penalty: np.ndarray) -> np.ndarray:
+        """Bytes ``[D, N]`` with the penalty of a device where they exceed its memory."""
+        return held + np.where(held > self._memory[:, None], penalty[:, None], 0.0)
 
     def _held(self, place: np.ndarray) -> Held:
         line, size, home, end = self._lines(place, self._all)
@@ -312,9 +349,10 @@ class PeakBalance:
     def _members(self, group: int) -> np.ndarray:
         return self._by_group[self._bounds[group] : self._bounds[group + 1]]
 
-    def _moves(self, place: np.ndarray, held: Held) -> list[tuple[int, int]]:
+    def _moves(self, place: np.ndarray, held: Held, penalty: np.ndarray) -> list[tuple[int, int]]:
         """Candidate moves of groups off the device with the highest peak, those that hold most first."""
-        device, position = (int(i) for i in np.unravel_index(held.bytes.argmax(), held.bytes.shape))
+        highest = self._counted(held.bytes, penalty).argmax()
+        device, position = (int(i) for i in np.unravel_index(highest, held.bytes.shape))
         n = len(place)
         live = (held.home == device) & (self._born <= position) & (held.end >= position)
         weight = sums(self._group[self._begin[live]], self._size[live], n)
@@ -335,11 +373,15 @@ class PeakBalance:
                 break
             free = self._allowed[group] & others
             if free.any():
-                moves.append((group, int(np.where(free, held.bytes[:, position], np.inf).argmin())))
+                there = held.bytes[:, position] + penalty
+                moves.append((group, int(np.where(free, there, np.inf).argmin())))
         return moves
 
-    def _divide(self, part: np.ndarray, along: np.ndarray, low: int, high: int) -> None:
-        """Shares out the ops of part ``low`` among the devices from there to ``high``, in place."""
+    def _divide(self, part: np.ndarray, along: np.ndarray, low: int, high: int, less: np.ndarray) -> None:
+        """Shares out the ops of part ``low`` among the devices from there to ``high``, in place.
+
+        Each device gets fewer bytes than the others, by ``less [D]``.
+        """
         if high - low < 2:
             return
         middle = (low + high + 1) // 2
@@ -352,14 +394,17 @@ class PeakBalance:
             at = (left + right) // 2
             part[mine] = np.where(along[mine] < values[at], low, middle)
             peaks = self._highest(self._allow(part))
-            each = peaks[low] / (middle - low), peaks[middle] / (high - middle)
+            each = (
+                (peaks[low] + less[low:middle].sum()) / (middle - low),
+                (peaks[middle] + less[middle:high].sum()) / (high - middle),
+            )
             if best is None or max(each) < best[0]:
                 best = max(each), at
             left, right = (left, at) if each[0] > each[1] else (at + 1, right)
         if best is not None:
             part[mine] = np.where(along[mine] < values[best[1]], low, middle)
-        self._divide(part, along, low, middle)
-        self._divide(part, along, middle, high)
+        self._divide(part, along, low, middle, less)
+        self._divide(part, along, middle, high, less)
 
     def _allow(self, part: np.ndarray) -> np.ndarray:
         may = self._allowed[np.arange(len(part)), part]
@@ -381,7 +426,8 @@ def least_peak_balance(
       tries: As in `PeakBalance.refine`, for a cut of each order.
 
     Returns:
-      The best one, the first on ties, and the refined cut of its order, ``[N]``.
+      The best one, the first on ties, and the refined cut of its order, ``[N]``. What exceeds the memory
+      least is best, then the lowest peak.
     """
     order, placement, looked = _least_balance(graph, cluster, numbers.astype(np.int64).tobytes(), tries)
     note(placements=looked)  # Also if they are remembered: counts do not depend on earlier calls.
@@ -398,10 +444,7 @@ def _least_balance(
     balances = [PeakBalance(graph, cluster, ops[make(links)]) for make in _ORDERS]
     with uncounted():
         placements = [balance.refine(balance.cut(), tries) for balance in balances]
-        peaks = [
-            float(balance.peaks(placement).max())
-            for balance, placement in zip(balances, placements, strict=True)
-        ]
-    best = peaks.index(min(peaks))
+        values = [balance.value(placement) for balance, placement in zip(balances, placements, strict=True)]
+    best = values.index(min(values))
     placements[best].setflags(write=False)
     return balances[best].order, placements[best], sum(balance.looked for balance in balances)

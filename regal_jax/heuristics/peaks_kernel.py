@@ -8,7 +8,7 @@ import numpy as np
 from regal_jax.heuristics.peaks_arrays import SQUARINGS
 from regal_jax.runtime.compiling import only_borrows
 
-__all__ = ["Layout", "State", "make_state", "refine"]
+__all__ = ["Layout", "State", "make_state", "penalise", "refine"]
 
 _AT_ONCE: Final = 64
 """Positions that are summed up between two comparisons with the best sum."""
@@ -16,7 +16,7 @@ _AT_ONCE: Final = 64
 Layout = namedtuple(
     "Layout",
     "begin resident size keep rows readers temp allowed group bounds members touched_rows touched "
-    "before_rows before after_rows after",
+    "before_rows before after_rows after memory",
 )
 """A graph whose ops are numbered by their places in an order. Lists of lists are flat, with row bounds.
 
@@ -33,12 +33,13 @@ Attributes:
   touched_rows, touched: ``[N + 1]``, ``[...]`` int64, the tensors that each op makes or reads.
   before_rows, before: ``[N + 1]``, ``[...]`` int64, the ops that each op needs.
   after_rows, after: ``[N + 1]``, ``[...]`` int64, the ops that need it.
+  memory: ``[D]`` float64 bytes, the capacities.
 """
 
 State = namedtuple(
     "State",
     "place order early found found_order found_early peaks at_peak position change sends since until held "
-    "first last high weight movers stamp tensors previous load waits moved shifted chosen",
+    "first last high weight movers stamp tensors previous load waits moved shifted chosen penalty",
 )
 """The state of a refinement. What has a factor of 2 in front begins with the current placement and order.
 
@@ -70,6 +71,7 @@ Attributes:
   waits: ``[T]`` bytes of those that are at the peak because of the time of a transfer.
   moved: ``[N]``, ops that change their side of the peak.
   shifted, chosen: ``[N]``, the order that is tried, and the best one that was.
+  penalty: ``[D]`` bytes, as from `penalise`. It is not changed.
 """
 
 
@@ -104,7 +106,43 @@ def make_state(place: np.ndarray, order: np.ndarray, devices: int, tensors: int)
         moved=np.empty(n, np.int64),
         shifted=np.empty(n, np.int64),
         chosen=np.empty(n, np.int64),
+        penalty=np.zeros(d),
     )
+
+
+@only_borrows
+def penalise(peaks: Any, memory: Any, penalty: Any) -> None:
+    """Sets the bytes that are added to what a device holds in a slot where that exceeds its memory.
+
+    A device with little memory that exceeds it then counts like one with the highest peak. There is no
+    penalty where all memory is equal or enough.
+
+    Args:
+      peaks: ``[D]`` bytes of a placement. If they do not fit, peaks of the same sum do, if any.
+      memory: ``[D]`` bytes, the capacities.
+      penalty: ``[D]``, overwritten.
+    """
+    d = len(peaks)
+    highest, total, most, fits = 0.0, 0.0, 0.0, True
+    for k in range(d):
+        highest, total = max(highest, peaks[k]), total + peaks[k]
+        most = max(most, memory[k])
+        fits &= peaks[k] <= memory[k]
+    if not fits:
+        # The lowest highest peak of the same sum: devices with less memory are full.
+        highest, others = total / d, d
+        for _ in range(d):
+            full, others = 0.0, 0
+            for k in range(d):
+                if memory[k] < highest:
+                    full += memory[k]
+                else:
+                    others += 1
+            if others > 0:
+                highest = (total - full) / others
+        highest = min(highest, most)
+    for k in range(d):
+        penalty[k] = max(0.0, highest - memory[k])
 
 
 @only_borrows
@@ -116,7 +154,7 @@ def refine(
     Args:
       layout: The graph, with at least one op.
       state: Overwritten. ``found``, ``found_order``, ``found_early``, ``peaks`` and ``at_peak`` have the
-        result, and ``held`` the bytes of the last placement.
+        result, whose highest peak is the lowest one, penalties included.
       tries: Approximate number of moves to evaluate.
       widths: Numbers of moves to other devices to try in a step.
       resend: Number of transfers to try at their other time in a step, only for transfers that block.
@@ -128,12 +166,12 @@ def refine(
     """
     (
         begin, resident, size, keep, rows, readers, temp, allowed, group, bounds, members, touched_rows,
-        touched, before_rows, before, after_rows, after,
+        touched, before_rows, before, after_rows, after, memory,
     ) = layout  # fmt: skip
     (
         place, order, early, found, found_order, found_early, peaks, at_peak, position, change, sends, since,
         until, held, first, last, high, weight, movers, stamp, tensors, previous, load, waits, moved, shifted,
-        chosen,
+        chosen, penalty,
     ) = state  # fmt: skip
     n, d, count = len(place), len(first), len(begin)
     lane = 2 * n + 1
@@ -214,6 +252,10 @@ def refine(
                 since[at], until[at] = since[d * count + at], until[d * count + at]
             add(t, 1.0, 0)
 
+    def counted(bytes_now, k):
+        """The bytes that a device holds, with its penalty if they exceed its memory."""
+        return bytes_now + penalty[k] if bytes_now > memory[k] else bytes_now
+
     def power(bytes_now, scale):
         share = bytes_now * scale
         share *= share * share
@@ -229,10 +271,10 @@ def refine(
             for start in range(0, n, _AT_ONCE):
                 for i in range(start, min(n, start + _AT_ONCE)):
                     now += change[line + 2 * i]
-                    total += power(now, scale)
+                    total += power(counted(now, k), scale)
                     now += change[line + 2 * i + 1]
                     if sends[half * n + i] > 0:
-                        total += power(now, scale)
+                        total += power(counted(now, k), scale)
                 if total >= enough:
                     return total
         return total
@@ -361,14 +403,14 @@ def refine(
         device = slot = 0
         peak = -np.inf
         for k in range(d):
-            bytes_now, high[k] = 0.0, 0.0
+            bytes_now, high[k], at = 0.0, 0.0, 0
             for i in range(2 * n):
                 bytes_now += change[k * lane + i]
                 held[k * 2 * n + i] = bytes_now
-                if i % 2 == 0 or sends[i // 2] > 0:
-                    high[k] = max(high[k], bytes_now)
-                    if bytes_now > peak:
-                        peak, device, slot = bytes_now, k, i
+                if bytes_now > high[k] and (i % 2 == 0 or sends[i // 2] > 0):
+                    high[k], at = bytes_now, i
+            if counted(high[k], k) > peak:
+                peak, device, slot = counted(high[k], k), k, at
         if peak < best:
             if best == np.inf:
                 scale = 1 / peak if peak > 0 else 1.0
@@ -402,13 +444,13 @@ def refine(
                         i, o = movers[j], movers[at]
                         if weight[i] > weight[o] or (weight[i] == weight[o] and i < o):
                             at = j
-                    one, to = movers[at], -1
+                    one, to, least_held = movers[at], -1, np.inf
                     few -= 1
                     movers[at] = movers[few]
                     for k in range(d):
-                        free = k != device and allowed[one * d + k]
-                        if free and (to < 0 or held[k * 2 * n + slot] < held[to * 2 * n + slot]):
-                            to = k
+                        there = held[k * 2 * n + slot] + penalty[k]
+                        if k != device and allowed[one * d + k] and there < least_held:
+                            to, least_held = k, there
                     if to < 0:
                         continue
                     listed = put(one, to)

@@ -122,13 +122,15 @@ def _partitions(graph: ComputationGraph, cluster: Cluster, seed: int) -> Iterato
 def _by_peaks(graph: ComputationGraph, cluster: Cluster, balance: PeakBalance, seed: int) -> np.ndarray:
     """``[N]``: of a few graph partitions the one with the lowest peak."""
     share = np.ones(cluster.num_devices)
-    best, least = np.zeros(0, np.int64), math.inf
+    best, least = np.zeros(0, np.int64), (math.inf, math.inf)
     for _ in range(_ROUNDS):
         placement = partition_placement(graph, cluster, by_bytes=True, seed=seed, share=tuple(share.tolist()))
         peaks = balance.peaks(placement)
-        if peaks.max() < least:
-            best, least = placement, float(peaks.max())
-        share = share * (peaks.mean() / np.maximum(peaks, 1)) ** _STEP
+        value = overflow_of(peaks, cluster), float(peaks.max())
+        if value < least:
+            best, least = placement, value
+        counted = peaks + balance.penalty(peaks)
+        share = share * (counted.mean() / np.maximum(counted, 1)) ** _STEP
         share /= share.sum()
     return best
 

@@ -274,7 +274,7 @@ class Plan:
             raise FormatError(f"plan: give a Plan or the path of its file, got {type(path).__name__}")
         name = path_text(path)
         try:
-            return cls.from_json(read_limited(name, _MAX_BYTES).decode())
+            return cls.from_json(read_limited(name, _MAX_BYTES).decode("utf-8-sig"))
         except UnicodeDecodeError:
             raise FormatError(f"{name}: plan: not UTF-8 text, so no JSON") from None
         except FormatError as error:

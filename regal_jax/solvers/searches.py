@@ -8,6 +8,7 @@ from regal_jax.heuristics import HostSearch, ListSearchConfig, ListSearchRace, P
 from regal_jax.plan import Objective
 from regal_jax.runtime.ahead import Task
 from regal_jax.search import AnnealingConfig, BrkgaConfig
+from regal_jax.solve import encoding_of
 from regal_jax.solvers.guide import Guide, PolicyLike
 from regal_jax.solvers.protocol import DeviceSolver, HostSolver, Instance
 
@@ -66,6 +67,10 @@ class Brkga(BrkgaConfig, DeviceSolver):
     policy: PolicyLike = None
     encoding: str = "chromosome"
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        encoding_of(self.encoding)
+
     @property
     def config(self) -> BrkgaConfig:
         """The settings without the policy."""
@@ -94,7 +99,7 @@ class RandomSearch(DeviceSolver):
     encoding: str = "chromosome"
 
     def __post_init__(self) -> None:
-        _ = self.config
+        _ = self.config, encoding_of(self.encoding)
 
     @property
     def config(self) -> BrkgaConfig:
@@ -115,6 +120,10 @@ class Annealing(AnnealingConfig, DeviceSolver):
 
     name: ClassVar[str] = "annealing"
     encoding: str = "chromosome"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        encoding_of(self.encoding)
 
     @property
     def config(self) -> AnnealingConfig:
@@ -141,7 +150,7 @@ class LocalSearch(DeviceSolver):
     encoding: str = "chromosome"
 
     def __post_init__(self) -> None:
-        _ = self.config
+        _ = self.config, encoding_of(self.encoding)
 
     @property
     def config(self) -> AnnealingConfig:

@@ -25,6 +25,8 @@ def writing(path: str | os.PathLike[str]) -> Iterator[None]:
       BrokenPipeError: The path is a pipe whose reader has gone.
     """
     name = path_text(path)
+    if not name:
+        raise FormatError("path: '' names no file; give the name of one")
     try:
         yield
     except BrokenPipeError:

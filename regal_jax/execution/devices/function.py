@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
+from regal_jax.checks import shown
 from regal_jax.errors import ConfigError
 from regal_jax.execution.devices.actions import Move, Segment, Wait, actions_of, homes_of, is_reference
 from regal_jax.execution.devices.links import given_devices
@@ -282,7 +283,8 @@ def execute(
       A function with the arguments and results of ``fn``. Its first call compiles.
 
     Raises:
-      ConfigError: There are too few devices, or two are the same. When called: an argument is not allowed.
+      ConfigError: ``fn`` is no function, there are too few devices, or two are the same. When called: an
+        argument is not allowed.
       PlanError: When called: the plan is for another program.
       FormatError: ``plan`` is not a plan. When called: ``fn`` cannot be traced.
 
@@ -297,6 +299,8 @@ def execute(
       (8, 8)
     """
     plan = plan if isinstance(plan, Plan) else Plan.load(plan)
+    if not callable(fn):
+        raise ConfigError(f"regal_jax.execute: fn: give the function of the plan, got {shown(fn)}")
     count = plan.cluster.num_devices
     found = given_devices("regal_jax.execute", devices)
     if len(found) < count:
