@@ -258,7 +258,7 @@ def test_types_of_less_than_a_byte_pass_between_segments(dtype):
 
 
 def test_what_runs_is_a_function():
-    with pytest.raises(ConfigError, match="regal_jax.execute: fn: give the function of the plan, got 3"):
+    with pytest.raises(ConfigError, match=r"regal_jax.execute: fn: give the function of the plan, got 3"):
         execute(planned(jnp.negative, X), 3)  # pyright: ignore[reportArgumentType]
 
 

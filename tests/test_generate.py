@@ -346,7 +346,7 @@ def test_what_the_encoding_refuses():
     graph, cluster = generate("chain", 3, seed=0), Cluster.uniform(2)
     for make in (Brkga, RandomSearch, Annealing, LocalSearch):
         for unknown in ("x", {}):
-            with pytest.raises(ConfigError, match="encoding: unknown .*; use one of chromosome, schedule"):
+            with pytest.raises(ConfigError, match=r"encoding: unknown .*; use one of chromosome, schedule"):
                 make(encoding=unknown)
     problem = make_problem([graph], cluster)
     given = preferences(problem, random_genes(problem, np.random.default_rng(0)))
