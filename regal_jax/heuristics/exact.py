@@ -6,22 +6,14 @@ import math
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, Final
 
-import numpy as np
-
 from regal_jax.checks import check_whole, real, shown
 from regal_jax.errors import ConfigError, MissingExtraError
-from regal_jax.graph import (
-    Cluster,
-    ComputationGraph,
-    TransferModel,
-    allowed_matrix,
-    runtime_matrix,
-    transfer_times,
-)
+from regal_jax.graph import Cluster, ComputationGraph, TransferModel
+from regal_jax.heuristics.exact_makespan import LEAST_TIME, Makespan
 from regal_jax.heuristics.exact_peaks import PeakOnDevices, PeakOnOne
 from regal_jax.heuristics.registry import best_heuristic
 from regal_jax.heuristics.time_left import until
-from regal_jax.plan import Objective, Plan, lower_bound, makespan_upper_bound, transfer_event
+from regal_jax.plan import Objective, Plan, lower_bound, makespan_upper_bound
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
 
@@ -29,15 +21,8 @@ __all__ = ["cp_sat", "is_provable", "prove"]
 
 _MOST_WORKERS: Final = 10_000
 """Largest number of threads that CP-SAT takes."""
-_HORIZON: Final = 10**9
-"""Approximate upper limit of the sum of times after conversion to whole numbers."""
 _EQUAL: Final = 1e-6
 """Units by which a makespan may exceed a whole number and be equal to it."""
-_ROUNDED: Final = 10**6
-"""The same limit if times must be rounded; finer steps only make proofs slower."""
-_FAR: Final = 100
-"""Ratio of the sum of all times to a known makespan from which only times up to that makespan count."""
-
 _HINT: Final = 0.3
 """Share of a limit of time that heuristics may use."""
 _BLINK: Final = 0.1
@@ -46,9 +31,6 @@ _PROVABLE_OPS: Final = {TransferModel.FREE: 256, TransferModel.DELAY: 32, Transf
 """Largest number of ops of a graph whose plan `prove` looks at. Blocking transfers are decisions, too."""
 _PROVABLE_CHOICES: Final = 512
 """Largest number of pairs of an op and a device, and of a tensor and a device where transfers take time."""
-_PROVABLE_TIMES: Final = 1e-290
-"""Least sum of all times, and least makespan that may limit them. Smaller times have no scale on which they
-are whole numbers."""
 
 
 def _solve(solver: Any, model: Any) -> Any:
@@ -76,9 +58,11 @@ def cp_sat(
 ) -> Plan:
     """The best plan that CP-SAT finds, and a bound on all others.
 
-    It minimises the makespan under every transfer model on any number of devices, if memory cannot run out,
-    and the peak memory on one device, or on several with blocking transfers if memory cannot run out. For
-    up to about 20 ops (15 for peak memory on several devices) it proves the optimum within seconds.
+    It minimises the makespan under every transfer model, and the peak memory on one device or on several with
+    blocking transfers. For up to about 20 ops (15 for peak memory on several devices) it proves the optimum
+    within seconds. Limits of memory are part of its model, but for the makespan of graphs with more than 500
+    ops and possible transfers, and of several devices whose transfers do not block. There its plans may not
+    fit, and the best heuristic plan that does is the result.
 
     Args:
       graph: The graph.
@@ -92,10 +76,11 @@ def cp_sat(
       seed: Seed of the solver's random choices.
 
     Returns:
-      A plan whose provenance has ``status`` (``"optimal"`` or ``"feasible"``), ``bound`` (no plan has a
-      smaller value of the objective) and ``resolution``: 0 if the solver saw exact times, else the unit to
-      which it rounded them. With rounded times, an ``"optimal"`` plan may exceed the optimum by at most the
-      difference between its objective and ``bound``.
+      A plan whose provenance has ``status``, ``bound`` (no plan that fits the memory has a smaller value of
+      the objective) and ``resolution``: 0 if the solver saw exact times, else the unit to which it rounded
+      them. With rounded times, an ``"optimal"`` plan may exceed the optimum by at most the difference between
+      its objective and ``bound``. Other values of ``status`` are ``"feasible"``, ``"infeasible"`` if the plan
+      does not fit the memory, and ``"impossible"`` if it is proven that none does.
 
     Raises:
       MissingExtraError: OR-Tools is not installed.
@@ -112,26 +97,27 @@ def cp_sat(
     with until(lambda: part.over):
         hint = best_heuristic(graph, cluster, objective, seed=seed)[0]
     peak = PeakOnOne if cluster.num_devices == 1 else PeakOnDevices
-    make = _Makespan if objective is Objective.MAKESPAN else peak
+    make = Makespan if objective is Objective.MAKESPAN else peak
     problem = make(cp_model, graph, cluster, hint)
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = time_limit if limit.left is None else min(time_limit, limit.left)
     solver.parameters.num_workers = workers
     solver.parameters.random_seed = seed
     status = _solve(solver, problem.model)
-    if status in (cp_model.MODEL_INVALID, cp_model.INFEASIBLE):
+    if status == cp_model.MODEL_INVALID or (status == cp_model.INFEASIBLE and hint.feasible):
         raise ConfigError(
             f"cp_sat: the solver reports an {solver.status_name(status).lower()} model; use a heuristic"
         )
-    plan = hint
+    plan, proven = hint, status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         found = Plan.from_events(graph, cluster, *problem.solution(solver), objective=objective)
         # Where times were rounded, a heuristic may still be ahead by less than the rounding.
         plan = min(found, hint, key=lambda plan: plan.sort_key)
+        proven = proven and (found.feasible or not problem.relaxed)
     bound = max(problem.bound(solver.best_objective_bound), lower_bound(graph, cluster, objective))
     provenance = {
         "method": "cp-sat",
-        "status": "optimal" if status == cp_model.OPTIMAL else "feasible",
+        "status": _said(plan, proven=proven),
         "bound": min(bound, plan.objective_value),
         "resolution": problem.resolution,
         "seed": seed,
@@ -139,15 +125,22 @@ def cp_sat(
     return dataclasses.replace(plan, provenance=provenance)
 
 
+def _said(plan: Plan, *, proven: bool) -> str:
+    """The status of a plan that no other is better than, or of one of which that is not known."""
+    if plan.feasible:
+        return "optimal" if proven else "feasible"
+    return "impossible" if proven else "infeasible"
+
+
 def is_provable(graph: ComputationGraph, cluster: Cluster) -> bool:
-    """Whether `prove` can look at plans of the graph: it is small, and memory cannot run out."""
+    """Whether `prove` can look at plans of the graph: it is small."""
     tensors = 0 if cluster.transfer is TransferModel.FREE else graph.num_tensors
     choices = max(graph.num_ops, tensors) * cluster.num_devices
     small = graph.num_ops <= _PROVABLE_OPS[cluster.transfer] and choices <= _PROVABLE_CHOICES
-    if not small or cluster.num_devices < 2 or not _has_room(graph, cluster):
+    if not small or cluster.num_devices < 2:
         return False
     total = makespan_upper_bound(graph, cluster)
-    return not total or total >= _PROVABLE_TIMES
+    return not total or total >= LEAST_TIME
 
 
 def prove(
@@ -160,7 +153,7 @@ def prove(
     Args:
       graph: A graph for which `is_provable` is true.
       cluster: The cluster.
-      plan: A plan of the graph for the makespan.
+      plan: A plan of the graph for the makespan, which fits the memory.
       effort: Largest deterministic time of the solver, in its own unit. It has one thread, so the result does
         not depend on the machine.
       seconds: Time after which the solver ends, with the time in which its model is built; if that comes
@@ -174,7 +167,7 @@ def prove(
       MissingExtraError: OR-Tools is not installed.
     """
     cp_model, limit = _cp_model(), Deadline(seconds if math.isfinite(seconds) else None)
-    problem = _Makespan(cp_model, graph, cluster, plan)
+    problem = Makespan(cp_model, graph, cluster, plan)
     if limit.over:
         return plan
     below = math.ceil(plan.makespan * problem.scale - _EQUAL)
@@ -185,15 +178,16 @@ def prove(
     if limit.left is not None:
         solver.parameters.max_time_in_seconds = limit.left
     status, said = _solve(solver, problem.model), dict(plan.provenance)
-    found, bound = plan, float(below)
+    found, bound, proven = plan, float(below), status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
     if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         made = Plan.from_events(graph, cluster, *problem.solution(solver), objective=plan.objective)
         if made.sort_key < plan.sort_key:
             found, said = made, {**said, "found_by": "cp-sat"}
         bound = solver.best_objective_bound
-    if status in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
-        proven = min(max(problem.bound(bound), plan.lower_bound), found.makespan)
-        said.update(status="optimal", bound=proven, resolution=problem.resolution)
+        proven = proven and (made.feasible or not problem.relaxed)
+    if proven:
+        bound = min(max(problem.bound(bound), plan.lower_bound), found.makespan)
+        said.update(status="optimal", bound=bound, resolution=problem.resolution)
     return dataclasses.replace(found, provenance=said)
 
 
@@ -202,15 +196,6 @@ def _cp_model() -> Any:
         return importlib.import_module("ortools.sat.python.cp_model")
     except ImportError:
         raise MissingExtraError("ortools", "exact") from None
-
-
-def _has_room(graph: ComputationGraph, cluster: Cluster) -> bool:
-    """Whether memory cannot run out."""
-    return min(cluster.memory) >= _most_bytes(graph)
-
-
-def _most_bytes(graph: ComputationGraph) -> int:
-    return int(graph.tensor_bytes.sum()) + int(graph.temp_bytes.max(initial=0))
 
 
 def _check_supported(graph: ComputationGraph, cluster: Cluster, objective: Objective) -> None:
@@ -222,176 +207,9 @@ def _check_supported(graph: ComputationGraph, cluster: Cluster, objective: Objec
                 f"cp_sat: peak memory on several devices is supported with blocking transfers, not "
                 f"{cluster.transfer}; use one device or a heuristic"
             )
-    if not _has_room(graph, cluster):
+        return
+    if 0 < makespan_upper_bound(graph, cluster) < LEAST_TIME:
         raise ConfigError(
-            f"cp_sat: {objective.replace('-', ' ')} is supported where memory cannot run out: give every "
-            f"device {_most_bytes(graph)} bytes or inf"
-        )
-    if objective is Objective.MAKESPAN and 0 < makespan_upper_bound(graph, cluster) < _PROVABLE_TIMES:
-        raise ConfigError(
-            f"cp_sat: the times of graph {graph.name!r} add up to less than {_PROVABLE_TIMES:g} "
+            f"cp_sat: the times of graph {graph.name!r} add up to less than {LEAST_TIME:g} "
             f"{graph.time_unit}, too little to be counted; choose another time unit"
         )
-
-
-def _scale(values: np.ndarray, total: float) -> tuple[float, bool]:
-    """``(units per time, exact)``: a power of ten that makes all values whole, if there is one."""
-    for power in range(-9, 16):
-        scaled = values * 10.0**power
-        if total * 10.0**power <= _HORIZON and np.allclose(scaled, np.rint(scaled), rtol=1e-12, atol=0):
-            return 10.0**power, True
-    return _ROUNDED / total, False
-
-
-class _Makespan:
-    """Placement, starts and, in the blocking model, transfers as optional intervals on two devices.
-
-    A transfer that takes no time is an interval too. CP-SAT does not allow it strictly inside another
-    interval of the same device, as the rendezvous requires.
-    """
-
-    def __init__(self, cp: Any, graph: ComputationGraph, cluster: Cluster, hint: Plan) -> None:
-        self.graph, self.cluster, self.model = graph, cluster, cp.CpModel()
-        self.n, self.d = graph.num_ops, cluster.num_devices
-        runtime = runtime_matrix(graph, cluster)
-        # What nobody reads is never moved, and its times decide no step.
-        cost = transfer_times(graph, cluster) * (np.diff(graph.consumer_offset) > 0)[:, None]
-        total = makespan_upper_bound(graph, cluster)
-        self.scale, exact = _scale(np.append(runtime.ravel(), cost.ravel()), total)
-        longest = hint.makespan
-        if not exact and total > _FAR * longest >= _FAR * _PROVABLE_TIMES:
-            # Steps of the sum would be too coarse. What takes longer than the hint is in no better schedule.
-            runtime, cost = np.minimum(runtime, 2 * longest), np.minimum(cost, 2 * longest)
-            total = longest
-            self.scale, exact = _scale(np.append(runtime.ravel(), cost.ravel()), total)
-        self.resolution = 0.0 if exact else 1 / self.scale
-        self.runtime = np.rint(runtime * self.scale).astype(int).tolist()
-        self.cost = np.rint(cost * self.scale).astype(int).tolist()
-        self.link = cluster.link_index.tolist()
-        most = self.n + len(cost) * (self.d - 1)
-        # Rounding moves each event by half a unit at most.
-        self.slack = 0.0 if exact else most / 2
-        self.horizon = int(np.ceil(total * self.scale + self.slack)) + 1
-        self.busy: list[list[Any]] = [[] for _ in range(self.d)]
-        self.load: list[list[Any]] = [[] for _ in range(self.d)]
-        self.moves: dict[tuple[int, int], tuple[Any, Any]] = {}
-        self._ops(hint)
-        self._edges()
-        self.makespan = self.model.new_int_var(0, self.horizon, "makespan")
-        for o in range(self.n):
-            self.model.add(self.makespan >= self.end[o])
-        for k in range(self.d):
-            self.model.add_no_overlap(self.busy[k])
-            self.model.add(self.makespan >= sum(self.load[k]))
-        self.model.minimize(self.makespan)
-
-    def require_below(self, makespan: int) -> None:
-        """Only schedules with a smaller makespan, in units of the model, are solutions."""
-        self.model.add(self.makespan < makespan)
-        for end in self.end:
-            self.model.add(end < makespan)
-
-    def _ops(self, hint: Plan) -> None:
-        model, leader = self.model, self.graph.colocation_leader.tolist()
-        allowed = allowed_matrix(self.graph, self.cluster)
-        at = {}
-        for o in sorted(set(leader)):
-            for k in np.flatnonzero(allowed[o]).tolist():
-                at[o, k] = model.new_bool_var(f"{o} on {k}")
-                model.add_hint(at[o, k], int(hint.placement[o]) == k)
-            model.add_exactly_one(at[o, k] for k in range(self.d) if (o, k) in at)
-        alike = allowed.all() and all(len(set(row)) == 1 for row in self.runtime)
-        alike = alike and len(self.cluster.links) == 1
-        if alike:  # Devices are interchangeable: fix one op.
-            model.add(at[leader[0], int(hint.placement[0])] == 1)
-        started = dict(zip(hint.timeline.op[::-1].tolist(), hint.timeline.start[::-1].tolist(), strict=True))
-        self.at: list[dict[int, Any]] = []
-        self.start, self.end = [], []
-        for o in range(self.n):
-            where = {k: at[leader[o], k] for k in range(self.d) if (leader[o], k) in at}
-            start = model.new_int_var(0, self.horizon, f"start {o}")
-            model.add_hint(start, round(started[o] * self.scale))
-            for k, here in where.items():
-                size = self.runtime[o][k]
-                self.busy[k].append(model.new_optional_fixed_size_interval_var(start, size, here, f"{o},{k}"))
-                self.load[k].append(size * here)
-            self.at.append(where)
-            self.start.append(start)
-            self.end.append(start + sum(self.runtime[o][k] * here for k, here in where.items()))
-
-    def _edges(self) -> None:
-        graph, model = self.graph, self.model
-        for u, v in zip(graph.control_source.tolist(), graph.control_target.tolist(), strict=True):
-            model.add(self.start[v] >= self.end[u])
-        readers = np.split(graph.edge_op, graph.consumer_offset[1:-1])
-        for t, ops in enumerate(readers[: graph.num_tensors]):
-            u = int(graph.tensor_op[t])
-            for v in ops.tolist():
-                model.add(self.start[v] >= self.end[u])
-            for k in range(self.d):
-                there = [(v, self.at[v][k]) for v in ops.tolist() if k in self.at[v]]
-                sources = {h: here for h, here in self.at[u].items() if h != k}
-                if not there or not sources:
-                    continue
-                if self.cluster.transfer is TransferModel.BLOCKING:
-                    self._transfer(t, k, sources, there)
-                else:
-                    for v, here in there:
-                        for h, source in sources.items():
-                            late = model.add(self.start[v] >= self.end[u] + self._cost(t, h, k))
-                            late.only_enforce_if(here, source)
-
-    def _transfer(self, t: int, k: int, sources: dict[int, Any], there: list[tuple[int, Any]]) -> None:
-        model, u = self.model, int(self.graph.tensor_op[t])
-        sent = model.new_bool_var(f"send {t} to {k}")
-        start = model.new_int_var(0, self.horizon, f"start of {t} to {k}")
-        self.moves[t, k] = sent, start
-        sizes = {h: self._cost(t, h, k) for h in sources}
-        alike = len(set(sizes.values())) == 1
-        # If it is sent, the producer is on one of the sources.
-        size = sizes[min(sizes)] if alike else sum(sizes[h] * source for h, source in sources.items())
-        away = sum(sources.values())
-        model.add(sent <= away)
-        model.add(sent <= sum(here for _, here in there))
-        for v, here in there:
-            model.add(sent >= here + away - 1)
-            model.add(self.start[v] >= start + size).only_enforce_if(sent, here)
-        model.add(start >= self.end[u]).only_enforce_if(sent)
-        if alike:
-            self._hold(k, start, size, sent, f"{t},{k},{k}")
-        for h, source in sources.items():
-            both = model.new_bool_var(f"send {t} from {h} to {k}")
-            model.add_implication(both, sent)
-            model.add_implication(both, source)
-            model.add_bool_or(both, ~sent, ~source)
-            for device in (h,) if alike else (h, k):
-                self._hold(device, start, sizes[h], both, f"{t},{h},{k}")
-
-    def _cost(self, t: int, source: int, target: int) -> int:
-        return self.cost[t][self.link[source][target]]
-
-    def _hold(self, device: int, start: Any, size: int, where: Any, name: str) -> None:
-        """The device is busy from ``start`` on if ``where`` is true."""
-        self.busy[device].append(self.model.new_optional_fixed_size_interval_var(start, size, where, name))
-        self.load[device].append(size * where)
-
-    def solution(self, solver: Any) -> tuple[np.ndarray, list[int]]:
-        """``(placement [N], events [M])``: events by start. Of those that start together, events without
-        duration come first, then those that others wait for."""
-        placement = np.array([next(k for k, x in row.items() if solver.boolean_value(x)) for row in self.at])
-        position = np.argsort(self.graph.topological_order).tolist()
-        rows = []
-        for o in range(self.n):
-            start = solver.value(self.start[o])
-            rows.append((start, start + self.runtime[o][placement[o]], 2 * position[o], o))
-        for (t, k), (sent, begin) in self.moves.items():
-            if solver.boolean_value(sent):
-                start, event = solver.value(begin), transfer_event(self.graph, self.cluster, t, k)
-                u = int(self.graph.tensor_op[t])
-                finish = start + self._cost(t, int(placement[u]), k)
-                rows.append((start, finish, 2 * position[u] + 1, event))
-        return placement, [row[-1] for row in sorted(rows)]
-
-    def bound(self, value: float) -> float:
-        """The solver's bound as a time."""
-        return (value - self.slack) / self.scale
