@@ -27,6 +27,7 @@ from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.exact import cp_sat, is_provable, prove
 from regal_jax.importers import save_graph
 from regal_jax.plan import Objective, Plan, adapt_plan, replay, transfer_event
+from regal_jax.plan.summary import shortage
 from regal_jax.runtime.compiling import usable
 from regal_jax.solvers import Auto, CpSat
 from regal_jax.solvers.loop.outcome import finished_plan
@@ -138,10 +139,15 @@ def test_cp_sat_with_limits_of_memory_equals_brute_force(
 def test_a_proof_with_limits_of_memory_equals_brute_force(
     instance: Instance, shares: tuple[float, ...]
 ) -> None:
-    cluster = _limited(*instance, shares)
-    best = brute_force(instance[0], cluster)
-    if best.feasible:
-        _check_proofs(instance[0], cluster, best)
+    graph, cluster = instance[0], _limited(*instance, shares)
+    for objective in Objective:
+        best = brute_force(graph, cluster, objective)
+        if best.feasible:
+            _check_proofs(graph, cluster, best)
+        else:
+            proof = prove(graph, cluster, dataclasses.replace(best, provenance={}), effort=2.0)
+            assert proof.provenance == {"status": "impossible"}
+            assert "as the solver has proven" in shortage(proof) or proof.impossible
 
 
 @settings(max_examples=30)
@@ -185,17 +191,21 @@ def test_a_proof_equals_brute_force(instance: Instance) -> None:
 
 
 def _check_proofs(graph: ComputationGraph, cluster: Cluster, best: Plan) -> None:
-    assert is_provable(graph, cluster)
-    # A plan that uses one device, and the best one.
-    given_plans = [HEURISTICS["single-device"](graph, cluster), best]
-    for given_plan in [plan for plan in given_plans if plan.feasible]:
+    objective = best.objective
+    assert is_provable(graph, cluster, objective)
+    # A plan that uses one device, which may not fit the memory, and the best one.
+    single = HEURISTICS["single-device"](graph, cluster)
+    events = single.event_ids(graph)
+    one_device = Plan.from_events(graph, cluster, single.placement, events, objective=objective)
+    for given_plan in (one_device, best):
         plan = prove(graph, cluster, given_plan, effort=2.0)
         events = graph.num_ops + graph.num_tensors * cluster.num_devices
-        slack = plan.provenance["resolution"] * events + 1e-9 * (1 + best.makespan)
+        value = best.objective_value
+        slack = plan.provenance["resolution"] * events + 1e-9 * (1 + value)
         assert plan.provenance["status"] == "optimal"
-        assert best.makespan - slack <= plan.provenance["bound"] <= best.makespan + 1e-9 * (1 + best.makespan)
-        assert best.makespan - slack <= plan.makespan <= best.makespan + slack
-        assert plan.makespan <= given_plan.makespan
+        assert value - slack <= plan.provenance["bound"] <= value + 1e-9 * (1 + value)
+        assert value - slack <= plan.objective_value <= value + slack
+        assert plan.sort_key <= given_plan.sort_key
         plan.verify(graph)
 
 

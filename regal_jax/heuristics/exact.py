@@ -11,6 +11,7 @@ from regal_jax.errors import ConfigError, MissingExtraError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel
 from regal_jax.heuristics.exact_makespan import LEAST_TIME, Makespan
 from regal_jax.heuristics.exact_peaks import PeakOnDevices, PeakOnOne
+from regal_jax.heuristics.exact_steps import are_countable
 from regal_jax.heuristics.registry import best_heuristic
 from regal_jax.heuristics.time_left import until
 from regal_jax.plan import Objective, Plan, lower_bound, makespan_upper_bound
@@ -132,8 +133,12 @@ def _said(plan: Plan, *, proven: bool) -> str:
     return "impossible" if proven else "infeasible"
 
 
-def is_provable(graph: ComputationGraph, cluster: Cluster) -> bool:
-    """Whether `prove` can look at plans of the graph: it is small."""
+def is_provable(graph: ComputationGraph, cluster: Cluster, objective: Objective = Objective.MAKESPAN) -> bool:
+    """Whether `prove` can look at plans of the graph: it is small, and has a model."""
+    if objective is Objective.PEAK_MEMORY:
+        blocks = cluster.transfer is TransferModel.BLOCKING and cluster.num_devices > 1
+        if not blocks or not are_countable(graph):
+            return False
     tensors = 0 if cluster.transfer is TransferModel.FREE else graph.num_tensors
     choices = max(graph.num_ops, tensors) * cluster.num_devices
     small = graph.num_ops <= _PROVABLE_OPS[cluster.transfer] and choices <= _PROVABLE_CHOICES
@@ -146,32 +151,34 @@ def is_provable(graph: ComputationGraph, cluster: Cluster) -> bool:
 def prove(
     graph: ComputationGraph, cluster: Cluster, plan: Plan, *, effort: float, seconds: float = math.inf
 ) -> Plan:
-    """A plan with a smaller makespan, or a proof that there is none, if CP-SAT soon finds either.
+    """A better plan, or a proof that there is none, if CP-SAT soon finds either.
 
-    CP-SAT is asked for schedules that are shorter than the plan, which is easier than to find the plan anew.
+    CP-SAT is asked for plans that are better than this one, which is easier than to find it anew.
 
     Args:
       graph: A graph for which `is_provable` is true.
       cluster: The cluster.
-      plan: A plan of the graph for the makespan, which fits the memory.
+      plan: A plan of the graph.
       effort: Largest deterministic time of the solver, in its own unit. It has one thread, so the result does
         not depend on the machine.
       seconds: Time after which the solver ends, with the time in which its model is built; if that comes
         before `effort` is spent, the result depends on the machine.
 
     Returns:
-      The plan, or a better one. If it is proven, its provenance has ``status``, ``bound`` and ``resolution``
-      as in `cp_sat`.
+      The plan, or a better one. If it is proven optimal, its provenance has ``status``, ``bound`` and
+      ``resolution`` as in `cp_sat`; if it is proven that no plan fits the memory, ``status``.
 
     Raises:
       MissingExtraError: OR-Tools is not installed.
     """
     cp_model, limit = _cp_model(), Deadline(seconds if math.isfinite(seconds) else None)
-    problem = Makespan(cp_model, graph, cluster, plan)
-    if limit.over:
+    make = Makespan if plan.objective is Objective.MAKESPAN else PeakOnDevices
+    problem = make(cp_model, graph, cluster, plan)
+    if limit.over or (problem.relaxed and not plan.feasible):
         return plan
-    below = math.ceil(plan.makespan * problem.scale - _EQUAL)
-    problem.require_below(below)
+    below = math.ceil(plan.objective_value * problem.scale - _EQUAL)
+    if plan.feasible:
+        problem.require_below(below)
     solver = cp_model.CpSolver()
     solver.parameters.num_workers = 1
     solver.parameters.max_deterministic_time = effort
@@ -185,8 +192,10 @@ def prove(
             found, said = made, {**said, "found_by": "cp-sat"}
         bound = solver.best_objective_bound
         proven = proven and (made.feasible or not problem.relaxed)
-    if proven:
-        bound = min(max(problem.bound(bound), plan.lower_bound), found.makespan)
+    if proven and not found.feasible:
+        said.update(status="impossible")
+    elif proven:
+        bound = min(max(problem.bound(bound), plan.lower_bound), found.objective_value)
         said.update(status="optimal", bound=bound, resolution=problem.resolution)
     return dataclasses.replace(found, provenance=said)
 

@@ -69,9 +69,14 @@ class PeakOnDevices:
         self.at = place(self.model, graph, cluster, hint, alike=True)
         self.steps = Steps(self.model, graph, cluster, self.at)
         self.steps.hint(hint)
-        peak = self.model.new_int_var(0, self.steps.total, "peak")
-        self.steps.limit(peak)
-        self.model.minimize(peak)
+        self.scale = 1 / self.steps.unit
+        self.peak = self.model.new_int_var(0, self.steps.total, "peak")
+        self.steps.limit(self.peak)
+        self.model.minimize(self.peak)
+
+    def require_below(self, peak: int) -> None:
+        """Only plans with a lower peak, in units of the model, are solutions."""
+        self.model.add(self.peak < peak)
 
     def solution(self, solver: Any) -> tuple[np.ndarray, list[int]]:
         """``(placement [N], events [M])``."""

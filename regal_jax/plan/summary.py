@@ -68,8 +68,10 @@ def shortage(plan: "Plan", where: str = "") -> str:
     excess = ", ".join(
         f"device {k} by {format_bytes(b)} ({b:.0f} bytes)" for k, b in enumerate(plan.overflow.tolist()) if b
     )
-    if plan.impossible:
-        return f"no plan{where} can fit the memory: {plan.impossible}; the least overflow found is {excess}"
+    proven = plan.provenance.get("status") == "impossible"
+    if plan.impossible or proven:
+        reason = f": {plan.impossible}" if plan.impossible else ", as the solver has proven"
+        return f"no plan{where} can fit the memory{reason}; the least overflow found is {excess}"
     several = plan.objective is Objective.MAKESPAN and plan.cluster.num_devices > 1
     more = "; one for peak-memory may fit, and can be a warm start" if several else ""
     return f"no plan found{where} fits the memory; the best overflows {excess}{more}"

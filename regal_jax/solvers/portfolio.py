@@ -139,8 +139,9 @@ class Auto(Solver):
         the shipped weights, if there are any.
       list_search: Settings of the search on the host for the makespan.
       peak_search: The same for peak memory on several devices.
-      prove: Whether to ask CP-SAT for shorter schedules of small graphs at the end, which finds one or proves
-        the plan optimal. This needs OR-Tools (extra ``exact``) and is left out without it.
+      prove: Whether to ask CP-SAT for better plans of small graphs at the end, which finds one, or proves the
+        plan optimal or that none fits the memory. This needs OR-Tools (extra ``exact``) and is left out
+        without it.
 
     Raises:
       ConfigError: A field holds no settings of its search.
@@ -174,13 +175,12 @@ class Auto(Solver):
     def finish(
         self, graph: ComputationGraph, cluster: Cluster, plan: Plan, evaluations: int, seconds: float
     ) -> Plan:
-        """The plan, or a shorter one; proven optimal if CP-SAT can do that in a short time."""
-        wanted = self.prove and plan.objective is Objective.MAKESPAN and plan.feasible
-        if not wanted or evaluations < _LEAST_TO_PROVE or seconds <= 0 or find_spec("ortools") is None:
+        """The plan, or a better one; proven optimal if CP-SAT can do that in a short time."""
+        if not self.prove or evaluations < _LEAST_TO_PROVE or seconds <= 0 or find_spec("ortools") is None:
             return plan
         from regal_jax.heuristics.exact import is_provable, prove
 
-        if not is_provable(graph, cluster):
+        if plan.impossible or not is_provable(graph, cluster, plan.objective):
             return plan
         effort = min(evaluations * _EFFORT, _MOST_EFFORT)
         return prove(graph, cluster, plan, effort=effort, seconds=seconds)
