@@ -518,8 +518,33 @@ def test_the_benchmark_of_optima(tmp_path: pathlib.Path, capsys: pytest.CaptureF
         rows = json.loads(out.read_text())
         assert [row["status"] for row in rows] == ["optimal"] * 2
         for row in rows:
-            assert row["auto"]["makespan"] >= row["bound"] * (1 - 1e-9)
+            assert row["auto"]["value"] >= row["bound"] * (1 - 1e-9)
     assert "free; CP-SAT proves 2 in 5 s each" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("objective", list(Objective))
+def test_the_benchmark_of_optima_with_limits_of_memory(
+    objective: Objective, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "optima.json"
+    options = ["--graphs", "2", "--most-ops", "10", "--most-devices", "2", "--capacity", "1.2"]
+    options += [
+        "--transfer",
+        "blocking",
+        "--objective",
+        str(objective),
+        "--evaluations",
+        "300",
+        "--seconds",
+        "10",
+    ]
+    assert benchmarks(["optima", *options, "--out", str(out)]) == 0
+    for row in json.loads(out.read_text()):
+        assert row["ops"] == 10
+        assert row["status"] in ("optimal", "impossible")
+        if row["auto"]["fits"]:
+            assert row["auto"]["value"] >= row["bound"] * (1 - 1e-9)
+    assert "do not fit" in capsys.readouterr().out
 
 
 def test_the_benchmark_of_optima_of_a_folder(
