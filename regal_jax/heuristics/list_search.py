@@ -48,6 +48,8 @@ _VALUES: Final = -2
 """Index of the values among the arguments of `climb`."""
 _LISTS: Final = 0.8
 """Least number of list schedules between insertion moves, as a share of a turn."""
+_DEVIATES: Final = 4
+"""Largest number of devices with the whole deviation in walks."""
 _IN_ORDER: Final = 0
 """A rule that takes ops by rank alone."""
 _FIT: Final = next(rule for rule in MEMORY_RULES if rule.goal == "fit")
@@ -358,13 +360,17 @@ class ListSearchRun(HostSearch):
     def _insert(self, moves: Insertion, most: int, goal: float) -> None:
         """Makes insertion moves. The last one is completed, and the next run pays for the rest of it."""
         before, enough = self.evaluations, min(most, self._turn_ends - self.evaluations)
-        used, made = moves.run(self._at_once, enough, goal, self._config.deviation if self._walking else 0.0)
+        used, made = moves.run(self._at_once, enough, goal, self._deviation if self._walking else 0.0)
         for number, makespan in made:
             self.evaluations = before + number
             self.improves((0.0, makespan))
         paid = min(used, most)
         self.evaluations, self._insertions = before + paid, self._insertions + paid
         self._owed = used - paid
+
+    @property
+    def _deviation(self) -> float:
+        return self._config.deviation * min(1.0, _DEVIATES / self.cluster.num_devices)
 
     @property
     def _at_once(self) -> int:

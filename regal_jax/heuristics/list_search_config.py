@@ -67,7 +67,7 @@ class ListSearchConfig:
       walk: Number of insertions of a walk, after which the search decides in the same way. A walk comes after
         a turn that did not pay. After it list schedules are made again. 0 for no walks.
       deviation: Insertion moves of a walk keep schedules that are longer than the best by at most this many
-        mean times of an event, op or transfer.
+        mean times of an event, op or transfer; with more than four devices ``D``, by ``4 / D`` of that.
       insertion_policy: What chooses insertion moves: ``"default"`` for the trained weights of the package,
         another name of `regal_jax.heuristics.named_insertion_policy`, an `InsertionPolicy`, or a file of one,
         which is read at once. ``None`` or ``"none"`` chooses without weights.
@@ -94,7 +94,7 @@ class ListSearchConfig:
     turn: int = 250
     least_gain: float = 0.001
     walk: int = 4000
-    deviation: float = 0.5
+    deviation: float = 1.0
     insertion_policy: InsertionPolicy | str | os.PathLike[str] | None = "default"
 
     def __post_init__(self) -> None:
