@@ -148,6 +148,7 @@ def test_a_proof_with_limits_of_memory_equals_brute_force(
             proof = prove(graph, cluster, dataclasses.replace(best, provenance={}), effort=2.0)
             assert proof.provenance == {"status": "impossible"}
             assert "as the solver has proven" in shortage(proof) or proof.impossible
+            assert "no plan fits the memory" in str(proof)
 
 
 @settings(max_examples=30)

@@ -38,8 +38,9 @@ def figures(plan: "Plan") -> list[tuple[str, str]]:
         *(("peak memory" if i == 0 else "", text) for i, text in enumerate(_peaks(plan))),
         ("transfers", f"{moved}, {plan.cluster.transfer}{f' over {over}' if over else ''}"),
     ]
-    if plan.impossible:
-        rows.append(("impossible", f"no plan fits the memory: {plan.impossible}"))
+    impossible = _impossible(plan)
+    if impossible:
+        rows.append(("impossible", f"no plan fits the memory{impossible}"))
     made = _made_by(plan)
     if made:
         rows.append(("made by", made))
@@ -68,13 +69,19 @@ def shortage(plan: "Plan", where: str = "") -> str:
     excess = ", ".join(
         f"device {k} by {format_bytes(b)} ({b:.0f} bytes)" for k, b in enumerate(plan.overflow.tolist()) if b
     )
-    proven = plan.provenance.get("status") == "impossible"
-    if plan.impossible or proven:
-        reason = f": {plan.impossible}" if plan.impossible else ", as the solver has proven"
-        return f"no plan{where} can fit the memory{reason}; the least overflow found is {excess}"
+    impossible = _impossible(plan)
+    if impossible:
+        return f"no plan{where} can fit the memory{impossible}; the least overflow found is {excess}"
     several = plan.objective is Objective.MAKESPAN and plan.cluster.num_devices > 1
     more = "; one for peak-memory may fit, and can be a warm start" if several else ""
     return f"no plan found{where} fits the memory; the best overflows {excess}{more}"
+
+
+def _impossible(plan: "Plan") -> str:
+    """Why no plan can fit the memory, as the end of a clause; empty if that is not known."""
+    if plan.impossible:
+        return f": {plan.impossible}"
+    return ", as the solver has proven" if plan.provenance.get("status") == "impossible" else ""
 
 
 def _made_by(plan: "Plan") -> str:
