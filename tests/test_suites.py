@@ -148,6 +148,15 @@ def test_a_capacity_is_relative_to_an_even_split(graphs):
         least = lower_bound(task.graph, TWO, Objective.PEAK_MEMORY)
         want = np.ceil(max(1.5 * one_device_peak(task.graph) / 2, least))
         assert task.cluster.memory == (want, want)
+    for task in evaluation_tasks(EvaluationConfig("set", capacity=1.5, memory_ratio=(1, 3))):
+        least, whole = lower_bound(task.graph, TWO, Objective.PEAK_MEMORY), 1.5 * one_device_peak(task.graph)
+        assert task.cluster.memory == (np.ceil(whole / 4), np.ceil(max(whole * 3 / 4, least)))
+    for wrong in ({"capacity": 1.5, "memory_ratio": [1]}, {"memory_ratio": [1, 3]}):
+        with pytest.raises(ConfigError, match="give a number for each of the 2 devices, and capacity"):
+            EvaluationConfig("set", **wrong)
+    for wrong in (3, "1,3", [1, 0], [1, "x"]):
+        with pytest.raises(ConfigError, match="memory_ratio: must be a"):
+            EvaluationConfig("set", capacity=1.5, memory_ratio=wrong)  # pyright: ignore[reportArgumentType]
 
 
 # Controls --------------------------------------------------------------------------------------------

@@ -81,6 +81,12 @@ def add_evaluate(subparsers: Subparsers) -> None:
         help="capacity of each device, relative to an even split of a graph's memory, instead of --memory: "
         "1.2, for example (default: that of --memory)",
     )
+    evaluate.add_argument(
+        "--memory-ratio",
+        type=_ratio,
+        metavar="R,...",
+        help="with --capacity: the same memory in sum, devices in this ratio: 1,3 (default: equal devices)",
+    )
     _methods(evaluate)
     evaluate.set_defaults(run=_evaluate)
     _add_tune(subparsers)
@@ -259,6 +265,13 @@ def _numbers(kind: Callable[[str], int], *, none: bool = False) -> Callable[[str
     return read
 
 
+def _ratio(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
+
+
+_ratio.__name__ = "list of numbers"
+
+
 def _grid(text: str) -> tuple[str, list[float]]:
     name, mark, values = text.partition("=")
     try:
@@ -305,8 +318,8 @@ def _evaluate(args: argparse.Namespace) -> int:
 
 _PLAIN = (
     "suite", "cases", "sizes", "graphs", "split", "limit", "max_ops", "min_ops", "objective", "devices",
-    "memory", "capacity", "transfer", "methods", "tuned", "evaluations", "seeds", "limits", "budgets",
-    "cp_sat_seconds", "chunk",
+    "memory", "capacity", "memory_ratio", "transfer", "methods", "tuned", "evaluations", "seeds", "limits",
+    "budgets", "cp_sat_seconds", "chunk",
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ import string
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
-from regal_jax.checks import check_kind, check_number, check_whole, known_name, real, shown
+from regal_jax.checks import check_kind, check_number, check_whole, counted, is_list, known_name, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.experiments.networks import network_rows
 from regal_jax.experiments.registry import GUIDED, is_method_name, method_name, method_names
@@ -88,6 +88,8 @@ class EvaluationConfig:
       memory: Capacity of each device, as `Cluster.uniform` takes it.
       capacity: Capacity of each device relative to an even split: the least peak of heuristics on one device,
         divided by `devices`. It is at least the lower bound of the peak. 0 for `memory`; not both.
+      memory_ratio: With `capacity`, the memory of the devices in this ratio, and the same in sum; by default
+        all have the same.
       transfer: Transfer model, as `Cluster.uniform` takes it; by default blocking at no cost, as in the
         papers.
       evaluations: Budget of every search of the table; "BRKGA 5K" is BRKGA with this budget.
@@ -161,6 +163,7 @@ class EvaluationConfig:
     temperature: float = 0.005
     digest: str = ""
     capacity: float = 0.0
+    memory_ratio: tuple[float, ...] = ()
     warm_up: bool = True
 
     def __post_init__(self) -> None:
@@ -200,6 +203,7 @@ class EvaluationConfig:
             raise ConfigError(
                 f"memory, capacity: are {shown(self.memory)} and {self.capacity:g}; leave one out"
             )
+        self._check_ratio()
         for name in ("limits", "budgets"):
             set_(self, name, _whole_numbers(name, getattr(self, name), 1))
         default = {"topological-order": _ORDERING, "robust-scheduling": _ROBUST}.get(self.suite, _DEFAULT)
@@ -246,6 +250,18 @@ class EvaluationConfig:
         """Names of methods as tables and files have them."""
         robust = self.suite == "robust-scheduling"
         return _names(field, [known_name(name, SOURCES) if robust else method_name(name) for name in names])
+
+    def _check_ratio(self) -> None:
+        given = self.memory_ratio
+        if not is_list(given):
+            raise ConfigError(f"memory_ratio: must be a list of numbers, got {shown(given)}")
+        ratio = tuple(check_number("memory_ratio", part, 1e-6, 1e6) for part in given)
+        if ratio and not (self.capacity and len(ratio) == self.devices):
+            raise ConfigError(
+                f"memory_ratio: is {', '.join(f'{part:g}' for part in ratio)}; give a number for each of the "
+                f"{counted(self.devices, 'device')}, and capacity"
+            )
+        object.__setattr__(self, "memory_ratio", ratio)
 
     def _check_methods(self) -> None:
         if not self.seeds or self.other_seed in self.seeds:
@@ -380,7 +396,8 @@ class EvaluationConfig:
         """Plain values, from which `from_document` makes an equal config."""
         document = dataclasses.asdict(self)
         document |= {
-            name: list(document[name]) for name in ("seeds", "limits", "budgets", "methods", "sizes")
+            name: list(document[name])
+            for name in ("seeds", "limits", "budgets", "methods", "sizes", "memory_ratio")
         }
         for field in ("rounds", "losses", "regimes"):
             document[field] = {name: list(paths) for name, paths in getattr(self, field).items()}

@@ -63,7 +63,7 @@ def _cluster(config: EvaluationConfig, graph: ComputationGraph) -> Cluster:
     """The cluster of a graph, which depends on it only with `EvaluationConfig.capacity`."""
     if not config.capacity:
         return config.cluster
-    return even_split(graph, config.devices, config.capacity, config.transfer)
+    return even_split(graph, config.devices, config.capacity, config.transfer, config.memory_ratio)
 
 
 def evaluation_graphs(config: EvaluationConfig) -> list[ComputationGraph]:

@@ -367,6 +367,7 @@ def _where(config: EvaluationConfig) -> dict[str, Any]:
         "objective": str(config.objective),
         "cluster": [config.devices, config.memory, config.transfer],
         **({"capacity": config.capacity} if config.capacity else {}),
+        **({"memory_ratio": list(config.memory_ratio)} if config.memory_ratio else {}),
     }
 
 

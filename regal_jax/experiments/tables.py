@@ -119,6 +119,8 @@ def _head(comparison: Comparison, settings: Mapping[str, Any], reference: str) -
     memory = "unlimited memory" if settings["memory"] == "inf" else f"{settings['memory']} per device"
     if settings.get("capacity"):
         memory = f"{settings['capacity']:g} times an even split of the memory per device"
+        if settings.get("memory_ratio"):
+            memory += f" in the ratio {':'.join(f'{part:g}' for part in settings['memory_ratio'])}"
     return (
         f"{counted(len(comparison.graphs), 'graph')}, {str(settings['objective']).replace('-', ' ')}, "
         f"{counted(settings['devices'], 'device')}, {memory}, transfers {settings['transfer']}, "

@@ -1,6 +1,7 @@
 """Capacities relative to an even split of a graph's memory over the devices."""
 
 import math
+from collections.abc import Sequence
 
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics.registry import heuristic_plans
@@ -21,14 +22,23 @@ def possible_capacity(graph: ComputationGraph, devices: int, wanted: float) -> f
     return float(math.ceil(max(wanted, least)))
 
 
-def even_split(graph: ComputationGraph, devices: int, share: float, transfer: str) -> Cluster:
-    """Equal devices, each with ``share`` times an even split of the graph's memory.
+def even_split(
+    graph: ComputationGraph, devices: int, share: float, transfer: str, ratio: Sequence[float] = ()
+) -> Cluster:
+    """Devices with ``share`` times an even split of the graph's memory each.
 
     Args:
       graph: The graph.
       devices: Number of devices ``D``.
       share: Capacity of each device in units of `one_device_peak` over ``D``; see also `possible_capacity`.
       transfer: Transfer model, as `Cluster.uniform` takes it.
+      ratio: ``[D]``, the same memory in sum in this ratio; equal devices without it. The largest device has
+        at least the lower bound of the peak.
     """
     wanted = share * one_device_peak(graph) / devices
-    return Cluster.uniform(devices, possible_capacity(graph, devices, wanted), transfer)
+    if not ratio:
+        return Cluster.uniform(devices, possible_capacity(graph, devices, wanted), transfer)
+    memory = [float(math.ceil(wanted * devices * part / sum(ratio))) for part in ratio]
+    largest = memory.index(max(memory))
+    memory[largest] = possible_capacity(graph, devices, memory[largest])
+    return Cluster(memory, transfer)

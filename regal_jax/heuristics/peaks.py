@@ -188,9 +188,8 @@ class PeakBalance:
                 part = devices[np.searchsorted(borders, np.arange(n) + 0.5)]
                 found.append(self._with_value(self.allow(part[self._position]), tries))
         found.sort(key=lambda pair: pair[0])
-        return min((self._with_value(start, 2 * tries) for _, start in found[:2]), key=lambda pair: pair[0])[
-            1
-        ]
+        again = [self._with_value(start, 2 * tries) for _, start in found[:2]]
+        return min(again, key=lambda pair: pair[0])[1]
 
     def _with_value(self, placement: np.ndarray, tries: int) -> tuple[tuple[float, float], np.ndarray]:
         placement = self.refine(placement, tries)
