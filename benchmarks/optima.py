@@ -19,7 +19,7 @@ from regal_jax.cli.arguments import count
 from regal_jax.datasets import generate, read_set
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, runtime_matrix
-from regal_jax.heuristics.even_split import one_device_peak, possible_capacity
+from regal_jax.heuristics.even_split import even_split
 from regal_jax.heuristics.exact import cp_sat
 from regal_jax.plan import Objective, proof_of
 from regal_jax.solvers import Auto
@@ -82,10 +82,10 @@ def cases(
                 raise ConfigError(f"{graph.name}: its sizes or runtimes are all zero; use --transfer free")
             runtime = float(runtime_matrix(graph, Cluster.uniform(1)).mean())
             costs = {"bandwidth": float(graph.tensor_bytes.mean()) / (_COST * runtime)}
-        memory = np.inf
+        memory = [np.inf] * devices
         if capacity is not None:
-            memory = possible_capacity(graph, devices, capacity * one_device_peak(graph) / devices)
-        yield graph, Cluster([memory] * devices, transfer=transfer, **costs)
+            memory = even_split(graph, devices, capacity, transfer).memory
+        yield graph, Cluster(memory, transfer=transfer, **costs)
 
 
 def _random(number: int, most_ops: int, most_devices: int) -> Iterator[tuple[ComputationGraph, int]]:

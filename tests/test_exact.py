@@ -89,7 +89,8 @@ def _check_against_brute_force(graph: ComputationGraph, cluster: Cluster, object
     slack = plan.provenance["resolution"] * events + 1e-9 * (1 + best.objective_value)
     plan.verify(graph)
     assert plan.provenance["status"] == ("optimal" if best.feasible else "impossible")
-    if best.feasible:
+    # On one device the least peak is the answer, also if it does not fit the memory.
+    if best.feasible or (cluster.num_devices == 1 and objective is Objective.PEAK_MEMORY):
         assert abs(plan.objective_value - best.objective_value) <= slack
         assert best.objective_value - slack <= plan.provenance["bound"] <= best.objective_value + 1e-9
 

@@ -9,20 +9,16 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
 from regal_jax.plan import Plan, transfer_event
 
-__all__ = ["Steps", "are_countable", "has_room", "most_bytes", "place", "size_units"]
+__all__ = ["Steps", "are_countable", "has_room", "place", "size_units"]
 
 _MOST_UNITS: Final = 2**50
 """Largest sum of the sizes divided by their greatest common divisor: CP-SAT counts in 64 bits."""
 
 
-def most_bytes(graph: ComputationGraph) -> int:
-    """A bound on the bytes that a device can hold."""
-    return int(graph.tensor_bytes.sum()) + int(graph.temp_bytes.max(initial=0))
-
-
 def has_room(graph: ComputationGraph, cluster: Cluster) -> bool:
-    """Whether memory cannot run out."""
-    return min(cluster.memory) >= most_bytes(graph)
+    """Whether memory cannot run out: each device may hold all tensors, and the largest scratch memory."""
+    most = int(graph.tensor_bytes.sum()) + int(graph.temp_bytes.max(initial=0))
+    return min(cluster.memory) >= most
 
 
 def are_countable(graph: ComputationGraph) -> bool:
