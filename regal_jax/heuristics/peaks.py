@@ -207,17 +207,15 @@ class PeakBalance:
 
     def _refine(self, place: np.ndarray, tries: int, penalty: np.ndarray) -> tuple[np.ndarray, int]:
         """`refine` without Numba, by places in the order; returns the number of tries that are left, too."""
-        held = self._held(place)
-        counted = self._counted(held.bytes, penalty)
-        best = float(counted.max(initial=0))
+        held = self._held(place, penalty)
+        best = float(held.counted.max(initial=0))
         scale = 1 / (best or 1.0)
-        found, now = place.copy(), norm_of(counted, scale)
+        found, now = place.copy(), norm_of(held.counted, scale)
         while tries > 0:
-            moves, first = self._moves(place, held, penalty), 0
+            moves, first = self._moves(place, held), 0
             for width in _WIDTHS:
                 tried = [
-                    (self._try(place, held, scale, penalty, *move), *move)
-                    for move in moves[first : first + width]
+                    (self._try(place, held, scale, *move), *move) for move in moves[first : first + width]
                 ]
                 tries -= len(tried)
                 first += width
@@ -227,8 +225,8 @@ class PeakBalance:
                 break
             now, group, device = min(tried, key=lambda move: move[0])
             place[self._members(group)] = device
-            held = self._held(place)
-            peak = float(self._counted(held.bytes, penalty).max())
+            held = self._held(place, penalty)
+            peak = float(held.counted.max())
             if peak < best:
                 best, found = peak, place.copy()
         return found, tries
@@ -278,11 +276,9 @@ class PeakBalance:
         # A few passes over a small graph take less time than it takes to compile or load the loops.
         if kernel is not None and (is_loaded(kernel.refine) or len(place) * self._devices > _SMALL):
             return self._refined(kernel, place, 0, np.zeros(self._devices))[0].peaks
-        return self._held(place).bytes.max(axis=1, initial=0)
+        return self._held(place, np.zeros(self._devices)).bytes.max(axis=1, initial=0)
 
-    def _try(
-        self, place: np.ndarray, held: Held, scale: float, penalty: np.ndarray, group: int, device: int
-    ) -> float:
+    def _try(self, place: np.ndarray, held: Held, scale: float, group: int, device: int) -> float:
         """The norm after a move. Only tensors that the group makes or reads are evaluated again."""
         part = self._part(group)
         line, size, _, _ = self._lines(place, part)
@@ -293,17 +289,18 @@ class PeakBalance:
         change = held.change.copy()
         np.subtract.at(change, line, size)
         np.add.at(change, moved, same)
-        return norm_of(self._counted(self._summed(change), penalty), scale)
+        return norm_of(self._counted(self._summed(change), held.penalty), scale)
 
     def _counted(self, held: np.ndarray, penalty: np.ndarray) -> np.ndarray:
         """Bytes ``[D, N]`` with the penalty of a device where they exceed its memory."""
         return held + np.where(held > self._memory[:, None], penalty[:, None], 0.0)
 
-    def _held(self, place: np.ndarray) -> Held:
+    def _held(self, place: np.ndarray, penalty: np.ndarray) -> Held:
         line, size, home, end = self._lines(place, self._all)
         # Sums of whole numbers are exact in any order.
         change = sums(line, size, self._devices * (len(place) + 1))
-        return Held(change, self._summed(change), home, end)
+        held = self._summed(change)
+        return Held(change, held, self._counted(held, penalty), penalty, home, end)
 
     def _summed(self, change: np.ndarray) -> np.ndarray:
         return change.reshape(self._devices, -1).cumsum(axis=1)[:, :-1]
@@ -348,10 +345,9 @@ class PeakBalance:
     def _members(self, group: int) -> np.ndarray:
         return self._by_group[self._bounds[group] : self._bounds[group + 1]]
 
-    def _moves(self, place: np.ndarray, held: Held, penalty: np.ndarray) -> list[tuple[int, int]]:
+    def _moves(self, place: np.ndarray, held: Held) -> list[tuple[int, int]]:
         """Candidate moves of groups off the device with the highest peak, those that hold most first."""
-        highest = self._counted(held.bytes, penalty).argmax()
-        device, position = (int(i) for i in np.unravel_index(highest, held.bytes.shape))
+        device, position = (int(i) for i in np.unravel_index(held.counted.argmax(), held.bytes.shape))
         n = len(place)
         live = (held.home == device) & (self._born <= position) & (held.end >= position)
         weight = sums(self._group[self._begin[live]], self._size[live], n)
@@ -372,7 +368,7 @@ class PeakBalance:
                 break
             free = self._allowed[group] & others
             if free.any():
-                there = held.bytes[:, position] + penalty
+                there = held.bytes[:, position] + held.penalty
                 moves.append((group, int(np.where(free, there, np.inf).argmin())))
         return moves
 

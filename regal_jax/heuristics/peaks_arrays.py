@@ -20,12 +20,16 @@ class Held:
       change: ``[D (N + 1)]`` bytes, change of the bytes that each device holds from the position before to
         this one; the last entry is the change after the last op.
       bytes: ``[D, N]``, on each device while the op at each position runs, wherever it does.
+      counted: ``[D, N]``, these bytes, with the penalty of a device where they exceed its memory.
+      penalty: ``[D]`` bytes, as from `peaks_kernel.penalise`.
       home: ``[T]`` device of the producer.
       end: ``[T]``, the last position at which the producer's device holds the tensor.
     """
 
     change: np.ndarray
     bytes: np.ndarray
+    counted: np.ndarray
+    penalty: np.ndarray
     home: np.ndarray
     end: np.ndarray
 

@@ -15,6 +15,7 @@ from regal_jax.storage.paths import path_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
     from matplotlib.legend import Legend
 
@@ -26,6 +27,7 @@ __all__ = [
     "check_finite",
     "check_picture",
     "check_width",
+    "decimal_ticks",
     "legend_of",
     "picture_formats",
     "save",
@@ -99,6 +101,26 @@ def scaled(ax: "Axes", axis: Literal["x", "y"]) -> None:
         ax.spines[side].set_visible(False)
     ax.grid(axis=axis, color="#dddddd", lw=0.5)
     ax.set_axisbelow(True)
+
+
+def decimal_ticks(axis: "Axis", linear: float = 0.0) -> None:
+    """Ticks of a logarithmic axis in decimal notation: at powers of ten, and between them if these are few.
+
+    Args:
+      axis: The axis of x or of y; its scale is set, and all that it shows is drawn.
+      linear: The scale is linear up to here (0: nowhere).
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, SymmetricalLogLocator
+
+    low, high = axis.get_view_interval()
+    ratio = high / (linear or low)
+    steps = [1.0, 2.0, 5.0] if ratio < 30 else [1.0, 3.0] if ratio < 1000 else [1.0]
+    if linear:
+        axis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=linear, subs=steps))
+    else:
+        axis.set_major_locator(LogLocator(subs=steps))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
 
 
 def check_drawn(what: str, given: Any, kind: type, width: Any) -> None:

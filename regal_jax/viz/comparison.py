@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import MOST_NAME, check_drawn, check_finite, legend_of, save, scaled, short
+from regal_jax.viz.axes import (
+    MOST_NAME,
+    check_drawn,
+    check_finite,
+    decimal_ticks,
+    legend_of,
+    save,
+    scaled,
+    short,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,6 +70,8 @@ def plot_improvements(
         bins = np.linspace(-reach, reach, 2 * half + 1).tolist()
         ax.hist(percent[percent > 0], bins=bins, color=_BETTER)
         ax.hist(percent[percent < 0], bins=bins, color=_WORSE)
+        if not percent.size:
+            ax.text(0.5, 0.5, "equal on every graph", transform=ax.transAxes, ha="center", fontsize=9)
         ties = 1 - better.mean() - worse.mean()
         return f"better {better.mean():.1%}, worse {worse.mean():.1%}, ties {ties:.1%}"
 
@@ -246,6 +257,7 @@ def plot_seconds(
     ax.set_yticks(at, [short(name, MOST_NAME) for name in known], parse_math=False)
     ax.invert_yaxis()
     ax.set_xscale("log")
+    decimal_ticks(ax.xaxis)
     ax.set_xlabel("seconds per graph (median, 10 % to 90 %)")
     scaled(ax, "x")
     save(figure, path)
@@ -290,7 +302,9 @@ def plot_quality(
     # Names beside the points would cover each other: most searches take about the same time.
     legend_of(ax, drawn, loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
     ax.set_xscale("log")
+    decimal_ticks(ax.xaxis)
     ax.set_yscale("symlog", linthresh=1.0)
+    decimal_ticks(ax.yaxis, linear=1.0)
     ax.set_ylim(bottom=-0.05)  # Nothing is better than the best known value; room for the points on it.
     ax.set_xlabel("seconds per graph (median)")
     ax.set_ylabel("gap from best known, % (95 % interval)")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import MOST_NAME, check_drawn, legend_of, save, scaled, short
+from regal_jax.viz.axes import MOST_NAME, check_drawn, decimal_ticks, legend_of, save, scaled, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,18 +117,13 @@ def _degrees(ax: "Axes", label: str, counts: np.ndarray) -> None:
 
 def _clean(ax: "Axes") -> None:
     """Sets ticks at whole numbers of graphs, and writes sizes in decimal notation."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+    from matplotlib.ticker import MaxNLocator
 
     if ax.get_yscale() == "linear":
         ax.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         ax.yaxis.set_major_formatter("{x:,.0f}")
     if ax.get_xscale() == "log":
-        # Within one decade, powers of ten alone give too few ticks.
-        low, high = ax.get_xlim()
-        marks = (1.0, 2.0, 5.0) if high < 30 * low else (1.0, 3.0) if high < 1000 * low else (1.0,)
-        ax.xaxis.set_major_locator(LogLocator(subs=marks))
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,.0f}"))
-        ax.xaxis.set_minor_formatter(NullFormatter())
+        decimal_ticks(ax.xaxis)
     scaled(ax, "y")
 
 
