@@ -8,7 +8,13 @@ import pytest
 from regal_jax import Cluster, optimize
 from regal_jax.datasets import generate
 from regal_jax.graph import GraphBuilder
-from regal_jax.heuristics import ListSearchRace, ListSearchRun, best_heuristic, run_heuristic
+from regal_jax.heuristics import (
+    ListSearchConfig,
+    ListSearchRace,
+    ListSearchRun,
+    best_heuristic,
+    run_heuristic,
+)
 
 TWO = Cluster.uniform(2, transfer="pcie4x16")
 GRAPH = generate("layered", 60, 4)
@@ -91,3 +97,44 @@ def test_list_search_is_no_worse_than_the_plan_that_it_is_given():
     again = optimize(GRAPH, TWO, method="list-search", seed=2, evaluations=100, warm_start=plan)
     assert again.makespan <= plan.makespan
     np.testing.assert_array_less(0, plan.makespan)
+
+
+def test_insertion_moves_begin_with_a_known_plan_that_is_shorter():
+    earlier = ListSearchRun(GRAPH, TWO, 1)
+    earlier.run(900)
+    known = earlier.plan()
+    runs = [ListSearchRun(GRAPH, TWO, 2, known=plan) for plan in (known, None)]
+    for run in runs:
+        run.run(500)
+        assert run.best > known.makespan
+        run.run(1)
+    assert runs[0].best == known.makespan < runs[1].best
+    runs[0].run(2000)
+    better = runs[0].plan()
+    better.verify(GRAPH)
+    assert better.makespan < known.makespan
+    # The race, which gives it to both of its searches, is no worse at once.
+    race = ListSearchRace(GRAPH, TWO, 2, None, [known])
+    race.run(1000)
+    assert race.best <= known.makespan
+
+
+def test_insertion_moves_begin_with_a_known_plan_where_no_list_schedule_fits():
+    graph = generate("layered", 40, 1)
+    free = run_heuristic("peak-balance", graph, Cluster.uniform(2), "peak-memory")
+    tight = Cluster.uniform(2, memory=int(free.peak_memory.max()), transfer="pcie4x16")
+    known = run_heuristic("peak-balance", graph, tight)
+    assert known.feasible
+    config = ListSearchConfig(insert_after=50, turn=20)
+    runs = [ListSearchRun(graph, tight, 0, config, known=plan) for plan in (known, None)]
+    for run in runs:
+        run.run(50)
+        assert run.best == math.inf
+        run.run(400)
+    assert runs[0].best < known.makespan
+    assert runs[0].plan().provenance["transfers"] == "moved"
+    # After fruitless moves and list schedules, moves begin again, and not with what does not fit.
+    runs[0].run(20_000)
+    runs[0].plan().verify(graph)
+    assert runs[0].plan().feasible
+    assert runs[1].best == math.inf

@@ -23,6 +23,8 @@ _TURN: Final = 50
 class ListSearchRace(HostSearch):
     """Two list searches (`ListSearchRun`), one without the given plans and one that begins with them.
 
+    The insertion moves of either may begin with the best of the plans.
+
     To reproduce a plan, list search gives prohibitive prices to all other devices, which few perturbations
     remove. From a worse schedule without such prices it may therefore reach a better one. After the race the
     better search continues alone, the one without plans if they are equal.
@@ -52,7 +54,9 @@ class ListSearchRace(HostSearch):
         """
         super().__init__(graph, cluster, seed)
         begin = [(), starts] if starts else [()]
-        self._runs = [ListSearchRun(graph, cluster, seed, config, plans) for plans in begin]
+        fit = [plan for plan in starts if plan.feasible]
+        known = min(fit, key=lambda plan: plan.makespan, default=None)
+        self._runs = [ListSearchRun(graph, cluster, seed, config, plans, known=known) for plans in begin]
         # For each search, its evaluations and its improvements that have been counted here.
         self._followed: dict[ListSearchRun, tuple[int, int]] = {}
 

@@ -69,7 +69,8 @@ class ListSearchRun(HostSearch):
     that does not.
 
     Where transfers take time, insertion moves (`regal_jax.heuristics.insertion.Insertion`) improve the best
-    list schedule: its placement, and its order of events, transfers included. They go on while that pays.
+    schedule: its placement, and its order of events, transfers included. They begin with the best list
+    schedule, or with a known plan if that is shorter, and go on while that pays.
     Then comes a walk from the best schedule: its insertion moves may make schedules a little longer
     (record-to-record travel), and it goes on while it pays, too. After it the search makes more list
     schedules. If these have become better in the meantime, insertion moves begin again with the best one.
@@ -96,6 +97,7 @@ class ListSearchRun(HostSearch):
         config: ListSearchConfig | None = None,
         starts: Sequence[Plan] = (),
         *,
+        known: Plan | None = None,
         describe: bool = False,
     ) -> None:
         """Prepares the search without evaluating anything.
@@ -107,6 +109,8 @@ class ListSearchRun(HostSearch):
           config: ``None`` for the defaults.
           starts: Plans of the graph to begin with: each with its placement and order, and with its placement
             only.
+          known: A plan that fits the memory. Insertion moves begin with its schedule if it is shorter than
+            all list schedules.
           describe: Whether to keep what describes each insertion move, for `described_moves`.
 
         Raises:
@@ -144,6 +148,9 @@ class ListSearchRun(HostSearch):
         self._starts = self._prices([plan.placement for plan in starts])
         self._begin = collections.deque([*self._recipes(range(len(self._rules)))])
         self._begin.extend(map(self._as_planned, starts))
+        self._known: Schedule | None = None
+        if known is not None:
+            self._known = Schedule(known.placement, known.event_ids(graph), known.makespan)
 
     def run(self, evaluations: int, ends: Callable[[], bool] | None = None, goal: float = -math.inf) -> None:
         """Makes more schedules, and insertion moves.
@@ -344,18 +351,28 @@ class ListSearchRun(HostSearch):
                 self._lists = 2 * lists
             elif moves.best is not None:
                 moves.begin(moves.best)
-        elif self._now.value[0] == 0:
-            self._inserting, value = True, float(self._now.value[1])
-            if value < self._began:
-                self._began = value
-                moves.begin(Schedule(*self._schedule(), value))
-            elif moves.best is not None:
-                moves.begin(moves.best)
+        else:
+            start = self._beginning(moves)
+            self._inserting = start is not None
+            if start is not None:
+                moves.begin(start)
         if self._inserting:
             self._before = moves.least if self._walking else moves.makespan
             lists = self._config.walk if self._walking else self._config.turn
         self._turn_ends = self.evaluations + lists
         return self._inserting
+
+    def _beginning(self, moves: Insertion) -> Schedule | None:
+        """The schedule with which insertion moves begin after list schedules; ``None`` if none fits."""
+        listed = float(self._now.value[1]) if self._now.value[0] == 0 else math.inf
+        known, self._known = self._known, None
+        if known is not None and known.makespan < listed:
+            self.improves((0.0, known.makespan))
+            return known
+        if listed < self._began:
+            self._began = listed
+            return Schedule(*self._schedule(), listed)
+        return moves.best
 
     def _insert(self, moves: Insertion, most: int, goal: float) -> None:
         """Makes insertion moves. The last one is completed, and the next run pays for the rest of it."""
