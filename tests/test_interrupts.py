@@ -164,6 +164,35 @@ def test_between_replays_all_of_the_batch_is_kept(graphs, warm_start, monkeypatc
     assert warm_start or plans[2].provenance["method"] == "single-device"
 
 
+def test_insisting_between_replays_keeps_all_that_is_searched(graphs, monkeypatch):
+    monkeypatch.setattr("regal_jax.solvers.loop.batches._ROWS", (2, 1))
+    plans = many(graphs, batch_size=None, on_plan=lambda member, _: None if member else press(2))
+    check(graphs, plans)
+    assert stops(plans) == ["budget", "budget", "interrupted"]
+
+
+@pytest.mark.parametrize("presses", [1, 2, 3])
+def test_searches_on_the_host_keep_what_they_have(graphs, presses, monkeypatch):
+    """``timeout`` of GNU sends a signal twice within a moment: to the command, and to its group."""
+    monkeypatch.setattr("regal_jax.solvers.loop.call.available_cores", lambda: 2)
+    told = {}
+
+    def on_improvement(member, improvement):
+        before = len(told)
+        if improvement.evaluations:
+            told[member] = improvement.plan
+        if before < len(told) == 2:
+            press(presses)
+
+    options = {"method": "list-search", "evaluations": 10**9, "on_improvement": on_improvement}
+    plans = optimize_many(graphs[:2], Cluster.uniform(2, transfer="pcie4x16"), progress=False, **options)
+    check(graphs[:2], plans)
+    assert stops(plans) == ["interrupted"] * 2
+    for member, plan in enumerate(plans):
+        assert plan.provenance["evaluations"] > 0
+        assert plan.makespan <= told[member].makespan * (1 + 1e-9)
+
+
 def test_insisting_between_replays_keeps_what_is_replayed(graphs):
     seen = []
 

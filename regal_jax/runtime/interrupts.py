@@ -20,6 +20,7 @@ __all__ = [
     "interrupt",
     "interrupt_at_end",
     "interruptible",
+    "interrupts_wait",
     "stopped_by",
     "uninterrupted",
 ]
@@ -33,12 +34,14 @@ class _Notes:
     Attributes:
       pending: Number of interrupts that are not handled yet.
       patient: Number of open `first_interrupt_waits` contexts.
+      held: Number of open `interrupts_wait` contexts.
       told: Whether there was an interrupt during the outermost of these contexts; each has a new list.
     """
 
     def __init__(self) -> None:
         self.pending = 0
         self.patient = 0
+        self.held = 0
         self.told = [False]
 
     def note(self, *_: object) -> None:
@@ -49,7 +52,7 @@ class _Notes:
     @property
     def due(self) -> bool:
         """Whether the next check raises."""
-        return self.pending > min(self.patient, 1)
+        return not self.held and self.pending > min(self.patient, 1)
 
     def check(self) -> None:
         if self.due:
@@ -173,6 +176,20 @@ def first_interrupt_waits() -> Iterator[Callable[[], bool]]:
             notes.told = [notes.pending > 0]
         told = notes.told
         yield lambda: told[0]
+
+
+@contextlib.contextmanager
+def interrupts_wait() -> Iterator[None]:
+    """A context, for milliseconds, in which no Ctrl-C raises: not at a check before its end."""
+    notes = _notes if threading.current_thread() is threading.main_thread() else None
+    if notes is None:
+        yield
+        return
+    notes.held += 1
+    try:
+        yield
+    finally:
+        notes.held -= 1
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import math
 import queue
 from collections.abc import Callable, Iterator, Sequence
@@ -14,7 +15,12 @@ from regal_jax.heuristics import Work, counting
 from regal_jax.plan import Plan
 from regal_jax.runtime.cores import available_cores
 from regal_jax.runtime.deadline import Deadline
-from regal_jax.runtime.interrupts import check_interrupt, first_interrupt_waits, stopped_by
+from regal_jax.runtime.interrupts import (
+    check_interrupt,
+    first_interrupt_waits,
+    interrupts_wait,
+    stopped_by,
+)
 from regal_jax.search import Progress, Status, Stopping
 from regal_jax.solve import graph_keys, solve_in_parts
 from regal_jax.solvers import Constructive, DeviceStage, HostStage
@@ -84,6 +90,8 @@ class Call:
         self._deadline = deadline
         self._threads: tuple[HostPool, Callable[[], bool]] | None = None
         """Threads for the solver's `finish`, and whether there was a Ctrl-C; none if no task may begin."""
+        self._results: collections.deque[tuple[int, Callable[[], Turn | Plan]]] = collections.deque()
+        """Results of turns that have ended and are not recorded yet; an interrupt keeps them."""
         self._made: dict[int, Plan] = {}
         """Plans of searches, as given to the solver's `finish`."""
 
@@ -104,10 +112,12 @@ class Call:
                     else self._search_all(shares, bar)
                 )
         except KeyboardInterrupt:
-            if not self._members.plans and not any(self._members.known):
+            if not self._members.plans and not any(self._members.known) and not self._results:
                 raise
             ended = Status.INTERRUPTED
         with first_interrupt_waits():
+            for _ in self._record():
+                check_interrupt()
             for i in range(len(self._pairs)):
                 if i in self._made and i not in self._members.plans:
                     self._members.done(i, self._made[i])
@@ -177,16 +187,23 @@ class Call:
             def interrupted() -> bool:
                 return noted() or pool.abandoned
 
-            self._threads = pool, interrupted
-            for members, some in self._together(shares, eager=eager):
-                group = _Group(some, pool, interrupted, eager=eager)
-                ended = self._search_some(members, group, bar)
-                if ended is not Status.BUDGET:
-                    self._threads = None
-                    for i, result in pool.drain():
-                        self._came_from_host(i, result, bar)
-                    return ended
-        return Status.BUDGET
+            self._threads, ended = (pool, interrupted), Status.BUDGET
+            try:
+                for members, some in self._together(shares, eager=eager):
+                    group = _Group(some, pool, interrupted, eager=eager)
+                    ended = self._search_some(members, group, bar)
+                    if ended is not Status.BUDGET:
+                        break
+            except KeyboardInterrupt:
+                pool.abandoned, self._threads = True, None
+                self._came_from_host(pool.drain(), bar)
+                raise
+            if ended is not Status.BUDGET:
+                self._threads = None
+                self._came_from_host(pool.drain(), bar)
+                for _ in self._record():
+                    check_interrupt()
+        return ended
 
     @property
     def _workers(self) -> int:
@@ -213,10 +230,11 @@ class Call:
             crowded = pool.load >= _AHEAD * self._workers
             begins = bool(waiting) and not (group.eager and crowded)
             searches = bool(due) and not begins and (group.eager or not pool.load)
-            ended = pool.ended(patient=not (begins or searches))
-            self._hear(bar)
-            for i, result in ended:
-                self._came_from_host(i, result, bar)
+            with interrupts_wait():
+                ended = pool.ended(patient=not (begins or searches))
+                self._hear(bar)
+                self._came_from_host(ended, bar)
+            for i in self._record():
                 self._continue(i, group)
             if group.interrupted():
                 return Status.INTERRUPTED
@@ -364,12 +382,23 @@ class Call:
             if plan is not None:
                 self._members.tell(member, plan, self._members.spent(member) + spent)
 
-    def _came_from_host(self, member: int, result: Turn | Plan, bar: Bar) -> None:
-        if isinstance(result, Plan):
-            self._members.done(member, result)
-        else:
-            bar.advance(result.evaluations - self._reported.pop(member, 0))
-            self._took(member, result)
+    def _came_from_host(self, results: Sequence[tuple[int, Turn | Plan]], bar: Bar) -> None:
+        for member, result in results:
+            self._results.append((member, lambda result=result: result))
+            if isinstance(result, Turn):
+                bar.advance(result.evaluations - self._reported.pop(member, 0))
+
+    def _record(self) -> Iterator[int]:
+        """Records the results that are there, and yields the member of each after it."""
+        while self._results:
+            member, result_of = self._results.popleft()
+            with interrupts_wait():
+                result = result_of()
+                if isinstance(result, Plan):
+                    self._members.done(member, result)
+                else:
+                    self._took(member, result)
+            yield member
 
     def _search(self, share: Share, number: int, budget: int, times: int, bar: Bar) -> bool:
         """Runs one turn of a batch in a compiled program; returns whether Ctrl-C ended it."""
@@ -409,10 +438,10 @@ class Call:
                 mesh=batch.mesh,
             )
             for row, member in enumerate(batch.members):
+                rest = result, settings, number, budget, proposal, parts[row]
+                self._results.append((member, functools.partial(device_turn, batch, row, *rest)))
+            for _ in self._record():
                 check_interrupt()
-                self._took(
-                    member, device_turn(batch, row, result, settings, number, budget, proposal, parts[row])
-                )
         return interrupted() or Status.INTERRUPTED in result.status
 
     def _follow(self, batch: Batch, bar: Callable[[Progress], None]) -> Callable[[Progress], None]:
