@@ -274,6 +274,10 @@ def test_an_unknown_family_is_told_without_an_output_too(out, capsys):
 def test_a_plan_that_is_shown_has_no_options_of_a_graph(stg, capsys):
     assert run("optimize", stg, "--method", "bfs", "--quiet", "--out", "plan.json") == 0
     assert run("show", "plan.json") == 0
+    shown = capsys.readouterr().out
+    Path("plan").write_bytes(Path("plan.json").read_bytes())
+    assert run("show", "plan") == 0  # The content tells, not the name.
+    assert capsys.readouterr().out == shown
     for options in (["--example", "mlp"], ["--profile", "cpu"], ["--dim", "batch=2"], ["--in-place"]):
         assert run("show", "plan.json", *options) == 2
         assert f"{options[0]} has no meaning for the plan 'plan.json'" in capsys.readouterr().err

@@ -195,6 +195,20 @@ def test_what_cannot_be_trained_exits_2_with_one_line(document, arguments, said,
     assert not pathlib.Path("run/config.json").exists()
 
 
+def test_an_insertion_policy_without_validation_graphs_says_so(capsys):
+    pathlib.Path("there/run.toml").write_text(
+        """
+        system = "insertion"
+        evaluations = 600
+        data = {families = ["layered"], generated = 2, ops = [40], devices = [2]}
+        """
+    )
+    assert run() == 0
+    shown = capsys.readouterr().out
+    assert "1 rounds; no validation graph, so the last weights are kept" in shown
+    assert "matched" not in shown
+
+
 @pytest.mark.parametrize("option", ["--distributed", "--tensorboard"])
 def test_an_insertion_policy_waits_for_no_other_process(option, monkeypatch, capsys):
     pathlib.Path("there/run.toml").write_text('system = "insertion"')

@@ -102,6 +102,16 @@ def test_constraints_are_those_of_brute_force(graph, data):
     assert made is not None or not found
 
 
+def test_all_ops_that_leave_a_group_no_device_are_named():
+    builder = GraphBuilder("three")
+    for name, devices in {"a": [0, 1], "b": [1, 2], "c": [0, 1, 2], "d": [0, 2]}.items():
+        builder.add_op(name, runtime=1.0, allowed_devices=devices)
+    with pytest.raises(
+        ConfigError, match=r"'a' \(devices 0, 1\), 'b' \(devices 1, 2\) and 'd' \(devices 0, 2\)"
+    ):
+        constrain(builder.build(), colocate="*")
+
+
 @pytest.mark.parametrize(
     ("pin", "colocate", "message"),
     [

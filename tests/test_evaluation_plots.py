@@ -61,6 +61,8 @@ def test_limits(tmp_path):
     assert [text.get_text() for text in ax.get_xticklabels()] == ["1,000", "5,000"]
     np.testing.assert_allclose(ax.lines[0].get_ydata(), [-10, 0])
     np.testing.assert_allclose(ax.lines[1].get_ydata(), [5])
+    (ax,) = plot_limits({"BRKGA": {10: (1e-8, 0.0, 1e-8), 50: (0.0, 0.0, 0.0)}}, "BRKGA").axes
+    assert ax.get_ylim() == (-0.01, 0.01)  # Percent: rounding is no difference.
 
 
 def test_rounds(tmp_path):

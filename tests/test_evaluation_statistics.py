@@ -455,6 +455,10 @@ def test_what_is_no_evaluation(tmp_path, made):
     write(tmp_path / "empty", [job("brkga", "table", 0)], {})
     with pytest.raises(FormatError, match="no result in it yet"):
         report(tmp_path / "empty")
+    refused = {("brkga/table/0", "a"): {"error": "graph 'a' has three devices"}}
+    write(tmp_path / "refused", [job("brkga", "table", 0)], refused)
+    with pytest.raises(FormatError, match="no method has a result; brkga: graph 'a' has three devices"):
+        report(tmp_path / "refused")
     (made / "results.jsonl").write_text('{"key": "x", "graph": "a"}\n')
     with pytest.raises(FormatError, match="line 1 is not a result"):
         report(made)

@@ -586,6 +586,11 @@ def test_ops_that_run_on_several_devices_themselves_are_refused():
     run = execute(planned(loss, X, X), loss)
     with jax.set_mesh(mesh), pytest.raises(ConfigError, match=r"call the function outside of jax\.set_mesh"):
         run(X, X)
+    one = jax.make_mesh((1,), ("i",), axis_types=(jax.sharding.AxisType.Auto,))
+    with jax.set_mesh(one), pytest.raises(ConfigError, match="a mesh of 1 device is set"):
+        run(X, X)
+    with jax.set_mesh(one):
+        close(execute(planned(loss, X, X, devices=1), loss)(X, X), loss(X, X))
     close(run(jax.device_put(X, both), X), loss(X, X))
 
 

@@ -794,3 +794,71 @@ def test_without_torch_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "torch", None)
     with pytest.raises(MissingExtraError, match=r"regal_jax\[torch\]|torch"):
         apply_to_torch(plan, None, 1)
+
+
+class Twice(nn.Module):
+    """The gradients of both parameters are one tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.ones(2, 3)), nn.Parameter(torch.ones(2, 3))
+
+    def forward(self, x):
+        return x * 2 + self.a + self.b
+
+
+class Shift(nn.Module):
+    """The gradient of the parameter is one number, read many times."""
+
+    def __init__(self):
+        super().__init__()
+        self.b = nn.Parameter(torch.zeros(3))
+
+    def forward(self, x):
+        return x + self.b
+
+
+@pytest.mark.parametrize("module", [Twice(), Shift()])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_gradients_share_no_memory(module, in_place):
+    x, form = torch.ones(2, 3), {"form": "gradient", "loss": torch.sum}
+    plan = order(from_torch(module, x, **form, in_place=in_place), evaluations=10)
+    _, gradients = apply_to_torch(plan, module, x, **form)(x)
+    module.zero_grad()
+    torch.sum(module(x)).backward()
+    for name, parameter in module.named_parameters():
+        gradients[name].mul_(0.5)  # A write to one is no write to another, and each element has its own.
+        assert torch.equal(gradients[name], 0.5 * parameter.grad)
+
+
+@pytest.mark.parametrize("form", ["forward", "gradient", "training-step"])
+def test_autocast_of_the_caller_changes_nothing(form):
+    x = torch.randn(4, 6)
+    made = []
+    for inside in (False, True):
+        torch.manual_seed(0)
+        module = nn.Linear(6, 2)
+        step = apply_to_torch(order(from_torch(module, x, form=form), evaluations=10), module, x, form=form)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=inside):
+            result = step(x)
+        parts = [*result[1].values()] if form == "gradient" else [result, *module.parameters()]
+        made.append([part.detach() for part in parts])
+    assert all(part.dtype == torch.float32 for part in made[1])
+    assert all(map(torch.equal, *made))
+
+
+class AddsOne(nn.Module):
+    def forward(self, a, b):
+        a.add_(1)
+        return a + b
+
+
+def test_an_argument_that_is_changed_shares_no_memory_with_another():
+    module, x = AddsOne(), torch.zeros(3)
+    step = apply_to_torch(order(from_torch(module, x, x.clone()), evaluations=10), module, x, x.clone())
+    assert step(x, torch.zeros(3)).tolist() == [1, 1, 1]
+    with pytest.raises(ConfigError, match="arguments 0 and 1 share memory, and the module changes one"):
+        step(x, x)
+    plain = nn.Bilinear(3, 3, 1)
+    both = apply_to_torch(order(from_torch(plain, x, x), evaluations=10), plain, x, x)
+    assert torch.equal(both(x, x), plain(x, x).detach())

@@ -256,10 +256,13 @@ def _summary(result: "Result", out: str) -> Sequence[str]:
         other = "least peak memory first"
     elif isinstance(result, InsertionTrainResult):
         other, weights = "list search without weights", "policy.toml"
+    saved = f"saved to {pathlib.Path(out) / weights}"
+    if best.get("pairs") == 0:
+        return [f"{result.steps} {steps}; no validation graph, so the last weights are kept", saved]
     return [
         f"{result.steps} {steps}; best after {steps[:-1]} {result.best_step}",
         f"  on the validation graphs {100 * best['improvement']:+.2f} % over {other} "
         f"(from {100 * best['worst']:+.1f} to {100 * best['best']:+.1f} %)",
         f"  {100 * best['matched']:.0f} % of them matched or better",
-        f"saved to {pathlib.Path(out) / weights}",
+        saved,
     ]

@@ -89,6 +89,11 @@ class Records:
         """Removes an incomplete last line, which a killed run leaves."""
         self._lines.mend()
 
+    @property
+    def made(self) -> int:
+        """Number of results and refusals."""
+        return len(self._found)
+
     def __contains__(self, item: tuple[str, str]) -> bool:
         """Whether there is a result for ``(key, graph)``, or a refusal."""
         return item in self._found

@@ -128,6 +128,10 @@ def _compared(folder: pathlib.Path, document: Mapping[str, Any], records: Record
     """The report of methods that are compared with a reference."""
     comparison, settings = compare(document, records), document["config"]
     if not comparison.rows:
+        refusals = ((m, why) for m, why in comparison.left_out.items() if m not in document["left_out"])
+        method, reason = next(refusals, ("", ""))
+        if reason and records.made:
+            raise FormatError(f"{folder}: no method has a result; {method}: {reason}")
         raise FormatError(f"{folder}: no result in it yet; run 'regal-jax evaluate' first")
     validation, problems = _validation(settings["rounds"])
     figures = _draw(folder, comparison, validation)

@@ -28,6 +28,8 @@ __all__ = ["Outcome", "run_evaluation"]
 
 _ON_ENGINES: Final = ("regal", "realistic")
 """Suites of which an engine can plan several graphs at once."""
+_POPULATION: Final = 1000
+"""A budget of so many evaluations is larger than most populations."""
 _SMALL: Final = 40
 """Ops of the small graph with which loops are compiled."""
 _SECONDS: Final = 1.0
@@ -186,12 +188,12 @@ class _Run:
         if self._engine is not None:
             options |= {"engine": self._engine, "warm_up": self._config.warm_up and not job.hosted}
             return job.method(graphs, clusters, evaluations=budget, **options)
-        size = (job.name, *_program(tasks[0]), len(tasks))
+        # Programs do not depend on the budget, unless it is smaller than a population.
+        first = min(budget, self._config.evaluations)
+        size = (job.name, *_program(tasks[0]), len(tasks), min(first, _POPULATION))
         if self._given_up != given_up():
             self._warm.clear()  # The programs given up may be among these.
         if self._config.warm_up and not job.hosted and size not in self._warm:
-            # Programs do not depend on the budget, unless it is smaller than a population.
-            first = min(budget, self._config.evaluations)
             job.method(graphs, clusters, evaluations=first, **options)
             self._given_up = given_up()
             self._warm.add(size)

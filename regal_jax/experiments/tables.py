@@ -162,7 +162,8 @@ def _main(comparison: Comparison, reference: str) -> str:
 
 def _of_the_papers(settings: Mapping[str, Any]) -> bool:
     """Whether the problem is that of the papers: two devices, free blocking transfers, no scarce memory."""
-    return settings["devices"] == 2 and settings["transfer"] == "blocking" and not settings.get("capacity")
+    scarce = settings.get("capacity") or settings["memory"] != "inf"
+    return settings["devices"] == 2 and settings["transfer"] == "blocking" and not scarce
 
 
 def _paper(comparison: Comparison, objective: Objective) -> str:

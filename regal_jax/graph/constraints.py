@@ -152,18 +152,21 @@ def _check_groups(
     groups: Sequence[str | None],
     allowed: Sequence[tuple[int, ...] | None],
 ) -> None:
-    common: dict[str, tuple[int, set[int]]] = {}
+    # The ops that leave a group fewer devices, and those that are left.
+    common: dict[str, tuple[list[int], set[int]]] = {}
     for o, (group, mine) in enumerate(zip(groups, allowed, strict=True)):
         if group is None or mine is None:
             continue
-        first, left = common.setdefault(group, (o, set(mine)))
-        if not left & set(mine):
-            raise ConfigError(
-                f"graph {graph.name!r}: ops {graph.op_names[first]!r} ({_text(allowed[first] or ())}) and "
-                f"{graph.op_names[o]!r} ({_text(mine)}) share a device, and group {group!r} is left "
-                "none; change a pin or a pattern of colocate"
-            )
+        deciding, left = common.setdefault(group, ([], set(mine)))
+        if not deciding or left - set(mine):
+            deciding.append(o)
         left &= set(mine)
+        if not left:
+            *others, last = (f"{graph.op_names[i]!r} ({_text(allowed[i] or ())})" for i in deciding)
+            raise ConfigError(
+                f"graph {graph.name!r}: ops {', '.join(others)} and {last} share a device, and group "
+                f"{group!r} is left none; change a pin or a pattern of colocate"
+            )
 
 
 def _text(devices: Sequence[int]) -> str:

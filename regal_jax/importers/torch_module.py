@@ -64,7 +64,7 @@ def from_torch(
         gradient of every parameter that requires one; ``"training-step"``: that and a step of Adam, by
         the ops of `torch.optim.Adam`, the results being the loss, new parameters and new moments.
       loss: Function of what the module returns, with a scalar result. By default the sum of the means of all
-        floating outputs.
+        floating outputs that depend on a parameter.
       donate_state: Whether the old values of parameters, moments and buffers of which the program returns
         new ones are freed after their last reader.
       in_place: Count tensors that share storage as one buffer, as PyTorch does: a view has no bytes, and

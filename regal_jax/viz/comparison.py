@@ -37,6 +37,8 @@ _COLOURS: Final = ("#4e79a7", "#f1a340", "#59a14f", "#b07aa1", "#76b7b2", "#9c75
 _MARKERS: Final = ("o", "s", "^", "D")
 _TIE: Final = 1e-9
 _ACROSS: Final = 3
+_LEAST_RANGE: Final = 0.01
+"""Percent on either side of 0 that are shown at least."""
 
 
 def plot_improvements(
@@ -173,6 +175,9 @@ def plot_limits(
         drawn.append((line, name))
         ax.fill_between(limits, low, high, color=colour, alpha=0.18, lw=0)
     ax.axhline(0, color="#333333", lw=0.8, ls="--")
+    low, high = ax.get_ylim()
+    # What rounding alone makes of equal values is no difference.
+    ax.set_ylim(min(low, -_LEAST_RANGE), max(high, _LEAST_RANGE))
     ax.set_xscale("log")
     marks = sorted({limit for curve in curves.values() for limit in curve})
     ax.set_xticks(marks, [f"{mark:,}" for mark in marks])

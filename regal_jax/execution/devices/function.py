@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jax.core import Tracer
 
-from regal_jax.checks import shown
+from regal_jax.checks import counted, shown
 from regal_jax.errors import ConfigError
 from regal_jax.execution.devices.actions import Move, Segment, Wait, actions_of, homes_of, is_reference
 from regal_jax.execution.devices.links import given_devices
@@ -80,11 +80,11 @@ class PlannedFunction:
         # Other threads wait, instead of each compiling the same segments.
         with self._lock:
             if key not in self._programs:
-                size = jax.sharding.get_abstract_mesh().size
-                if size > 1:
+                mesh = jax.sharding.get_abstract_mesh()
+                if not mesh.empty and max(mesh.size, len(self._devices)) > 1:
                     raise ConfigError(
-                        f"regal_jax.execute: a mesh of {size} devices is set, and a plan has one device for "
-                        "each op; call the function outside of jax.set_mesh"
+                        f"regal_jax.execute: a mesh of {counted(mesh.size, 'device')} is set, and a plan has "
+                        "one device for each op; call the function outside of jax.set_mesh"
                     )
                 traced = trace_call(self._fn, args, kwargs, static, self.plan.graph_name)
                 traced.call.check_kept()

@@ -1,5 +1,6 @@
 """`PlannedModule`: a PyTorch module whose ops run in the order of a plan."""
 
+import contextlib
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NoReturn, Self
@@ -34,7 +35,7 @@ class PlannedModule(nn.Module):
 
     - ``form="forward"``: returns what the module returns. No gradient is recorded.
     - ``form="gradient"``: returns the loss, and a dict with the gradient of each parameter that requires one,
-      by name; `None` where the loss does not depend on it.
+      by name; `None` where the loss does not depend on it. No two gradients share memory.
     - ``form="training-step"``: returns the loss. Parameters, `moments` and `steps` are updated as
       `torch.optim.Adam` does, each as soon as its new value has been computed. A call that raises may leave
       some of them updated.
@@ -199,8 +200,9 @@ class PlannedModule(nn.Module):
         """Runs the ops in the order of the plan.
 
         Raises:
-          ConfigError: An argument has another shape or type than the one that the module was traced with, or
-            the module has been put into another mode (``eval``, ``train``).
+          ConfigError: An argument has another shape or type than the one that the module was traced with,
+            one that the module changes in place shares memory with another, or the module has been put into
+            another mode (``eval``, ``train``).
         """
         if self._modes_now() != self._modes:
             raise ConfigError(
@@ -209,6 +211,7 @@ class PlannedModule(nn.Module):
             )
         leaves = self._arguments.leaves(args, kwargs)
         numbers = step_numbers(self.steps + 1, self.rate)
+        self._check_apart(leaves)
         values = self._given(leaves)
         written = self._written()
 
@@ -217,7 +220,7 @@ class PlannedModule(nn.Module):
                 self._write(name, tensor)
 
         # Nothing requires a gradient; but some ops keep what their backward op reads only where one may.
-        with torch.set_grad_enabled(self.form != "forward"):
+        with torch.set_grad_enabled(self.form != "forward"), self._without_autocast():
             if self._compiled is None:
                 self._program.run(values, numbers, made)
             else:
@@ -226,6 +229,27 @@ class PlannedModule(nn.Module):
         if self.form == "training-step":
             self.steps += 1
         return results
+
+    def _without_autocast(self) -> contextlib.ExitStack:
+        """A context without autocast: its casts are ops of the trace."""
+        stack = contextlib.ExitStack()
+        for kind in {device.type for device in self._devices} - {"meta"}:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        return stack
+
+    def _check_apart(self, leaves: Sequence[Any]) -> None:
+        """Refuses an argument that the module changes in place and that shares memory with another."""
+        places: dict[int, int] = {}
+        changed = {held.leaf for held in self._program.ops.trace.held if held.replaced}
+        for number, leaf in enumerate(leaves):
+            if not isinstance(leaf, torch.Tensor):
+                continue
+            other = places.setdefault(_storage(leaf), number)
+            if other != number and {number, other} & changed:
+                raise ConfigError(
+                    f"PlannedModule: arguments {other} and {number} share memory, and the module changes one "
+                    "of them in place; give it a copy"
+                )
 
     def _given(self, leaves: Sequence[Any]) -> dict[Key, Any]:
         """The tensors of sources."""
@@ -269,7 +293,26 @@ class PlannedModule(nn.Module):
         loss = next(tensor for result, tensor in rows if result.role == "loss")
         if self.form == "training-step":
             return loss
-        return loss, {result.name: tensor for result, tensor in rows if result.role == "gradient"}
+        gradients = {result.name: tensor for result, tensor in rows if result.role == "gradient"}
+        return loss, self._apart(gradients, leaves)
+
+    def _apart(self, gradients: Mapping[str, Any], leaves: Sequence[Any]) -> dict[str, Any]:
+        """The gradients, of which each element has memory of its own, as autograd's have."""
+        taken = {_storage(x) for x in (*leaves, *self._state().values()) if isinstance(x, torch.Tensor)}
+        apart = dict(gradients)
+        for name, gradient in gradients.items():
+            if gradient is None:
+                continue
+            overlaps = gradient.untyped_storage().nbytes() < gradient.numel() * gradient.element_size()
+            if overlaps or _storage(gradient) in taken:
+                apart[name] = gradient.clone(memory_format=torch.contiguous_format)
+            taken.add(_storage(gradient))
+        return apart
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    """Identifies the memory of a tensor."""
+    return tensor.untyped_storage()._cdata
 
 
 def _growth(plan: Plan, ops: TorchOps) -> tuple[int, ...]:

@@ -50,12 +50,14 @@ class InsertionValidation(NamedTuple):
       matched: Share of pairs of a graph and a cluster on which it was at least as good.
       worst: Smallest improvement of a pair.
       best: Largest improvement of a pair.
+      pairs: Number of pairs; the other figures are 0 if there is none.
     """
 
     improvement: float
     matched: float
     worst: float
     best: float
+    pairs: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -329,9 +331,9 @@ def _makespans(config: InsertionTrainConfig, pairs: Sequence[Pair], policy: Inse
 
 def _validated(before: np.ndarray, after: np.ndarray) -> InsertionValidation:
     if not len(before):
-        return InsertionValidation(0.0, 0.0, 0.0, 0.0)
+        return InsertionValidation(0.0, 0.0, 0.0, 0.0, 0)
     # A schedule that takes no time cannot be shortened.
     saved = 1 - np.where(before > 0, after / np.where(before > 0, before, 1), 1)
     return InsertionValidation(
-        float(saved.mean()), float((saved >= 0).mean()), float(saved.min()), float(saved.max())
+        float(saved.mean()), float((saved >= 0).mean()), float(saved.min()), float(saved.max()), len(saved)
     )
