@@ -21,6 +21,7 @@ from regal_jax.experiments import EvaluationConfig, make_method, report, run_eva
 from regal_jax.experiments import run as run_module
 from regal_jax.experiments.graphs import evaluation_graphs
 from regal_jax.experiments.jobs import make_jobs, thousands
+from regal_jax.experiments.method import Method
 from regal_jax.experiments.records import code_word
 from regal_jax.heuristics import named_insertion_policy, save_insertion_policy
 from regal_jax.importers import save_graph
@@ -475,3 +476,19 @@ def test_further_rows_of_a_solver():
             EvaluationConfig("set", options=options, **settings)
     with pytest.raises(ConfigError, match="this suite takes no further rows of a solver; drop solver"):
         EvaluationConfig(suite="topological-order", options={"alone": alone}, methods=("alone",))
+
+
+def test_each_budget_below_a_population_is_warmed_up(folder, tmp_path, monkeypatch):
+    calls, own = [], Method.__call__
+
+    def counting(self, *args, evaluations, **options):
+        calls.append(evaluations)
+        return own(self, *args, evaluations=evaluations, **options)
+
+    monkeypatch.setattr(Method, "__call__", counting)
+    config = EvaluationConfig(
+        **{**TWO, "warm_up": True}, methods=("brkga",), options=OPTIONS, budgets=(10, 15), seeds=(0,)
+    )
+    run_evaluation(config, tmp_path / "out")
+    # All graphs share a program: one call compiles it for each budget, one is measured.
+    assert sorted(calls) == [10, 10, 15, 15, 80, 80]
