@@ -22,6 +22,7 @@ from regal_jax.execution.xla.donation import elide_copies
 from regal_jax.execution.xla.errors import DonationLost, NotSupported
 from regal_jax.execution.xla.module_proto import new_module
 from regal_jax.execution.xla.sequence import complete_orders, orders_of, put_orders
+from regal_jax.importers.jax_call import static_key
 from regal_jax.storage.varint import read_varint
 
 X = np.linspace(-1, 1, 48 * 48, dtype=np.float32).reshape(48, 48)
@@ -819,3 +820,19 @@ def test_the_command(tmp_path, capsys):
     assert Schedule.load(tmp_path / "order.json").before.alias > 0
     assert main(["compile", "--example", "none"]) == 2
     assert "there is no 'none'" in capsys.readouterr().err
+
+
+def test_settings_on_which_a_trace_depends_are_part_of_its_key():
+    with jax.numpy_rank_promotion("allow"):
+        allowed = static_key("f", {})
+        assert static_key("f", {}) == allowed
+    with jax.numpy_rank_promotion("raise"):
+        assert static_key("f", {}) != allowed
+    before = jax.config.jax_random_seed_offset
+    known = static_key("f", {})
+    try:
+        jax.config.update("jax_random_seed_offset", before + 1)
+        assert static_key("f", {}) != known
+    finally:
+        jax.config.update("jax_random_seed_offset", before)
+    assert static_key("f", {}) == known

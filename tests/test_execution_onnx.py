@@ -667,3 +667,38 @@ def test_benchmark_of_an_exported_network(tmp_path, capsys):
     assert "inception *" in capsys.readouterr().out
     assert benchmark(["onnx", "nothing"]) == 2
     assert "no network is called 'nothing'; there are residual, " in capsys.readouterr().err
+
+
+def test_results_that_nothing_reads_are_held_as_predicted():
+    k = numpy_helper.from_array(np.array([N]), "k")
+    steps = [
+        made
+        for i in range(4)
+        for made in (node("TopK", [f"e{i}", "k"], [f"v{i}", f"i{i}"]), node("Exp", [f"v{i}"], [f"e{i + 1}"]))
+    ]
+    proto = model(steps, [info("e0", N)], [info("e4", N)], [k])
+    plan = regal_jax.order(regal_jax.from_onnx(proto, in_place=True), evaluations=20)
+    found = compare_onnx(proto, apply_to_onnx(plan, proto))
+    assert found.predicted_after == found.after.peak_bytes
+    # The indices of all four, each of eight bytes.
+    assert found.predicted_after > 4 * 2 * KB
+    apart = regal_jax.from_onnx(proto)
+    assert apart.tensor_keep.sum() == 2  # The parameter and the result.
+
+
+def test_memory_is_measured_from_before_a_first_node_with_a_body():
+    body = helper.make_graph(
+        [node("Add", ["s", "i"], ["s2"]), node("Identity", ["s2"], ["o2"])],
+        "body", [info("s", 64), info("i", 64)], [info("s2", 64), info("o2", 64)],
+    )  # fmt: skip
+    scan = node("Scan", ["z", "x"], ["fin", "ys"], body=body, num_scan_inputs=1)
+    relu = node("Relu", ["w"], ["r"])
+    last = [node("ReduceSum", ["ys"], ["q"], keepdims=0), node("Add", ["r", "q"], ["y"])]
+    inputs = [info("x", 256, 64), info("z", 64), info("w", 4)]
+    first, second = (model([*some, *last], inputs, [info("y", 4)]) for some in ([scan, relu], [relu, scan]))
+    rows = 256 * 64 * 4
+    for proto in (first, second):
+        measured = measure_onnx(proto)
+        assert rows <= measured.peak_bytes <= rows + 8 * KB
+        assert rows <= measured.in_use_bytes <= rows + 8 * KB
+    assert not compare_onnx(second, first).worse

@@ -198,7 +198,7 @@ def _chosen(
     from regal_jax.plan.summary import shortage
 
     least = min(found, key=lambda plan: float(plan.overflow.sum()))
-    print(f"regal-jax propose: {shortage(least)}", file=sys.stderr)
+    print(f"regal-jax propose: {shortage(least, starts=False)}", file=sys.stderr)
     return _INFEASIBLE
 
 

@@ -19,7 +19,7 @@ ArgName = int | str
 """A positional argument by its index, or a keyword argument by its name."""
 _SETTINGS: Final = (
     "jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion", "jax_default_prng_impl",
-    "jax_threefry_partitionable",
+    "jax_threefry_partitionable", "jax_random_seed_offset", "jax_numpy_rank_promotion",
 )  # fmt: skip
 """Settings of JAX on which the trace of a function depends."""
 

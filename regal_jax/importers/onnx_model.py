@@ -103,7 +103,8 @@ def parse_onnx(data: bytes, **options: Any) -> ComputationGraph:
       loop_trips: Iterations of every ``Loop`` for which the model has no constant number of them.
       in_place: Let values share buffers as ONNX Runtime does on a CPU, for plans of one device: results of
         ``Reshape`` and similar ops, and results that ``Relu`` and similar ops write over their only input.
-        Such a value has 0 bytes, and its readers also read the value whose buffer it shares.
+        Such a value has 0 bytes, and its readers also read the value whose buffer it shares. A value that
+        nothing reads is held to the end.
 
     Raises:
       ConfigError: An option is out of range or of another type.
@@ -192,6 +193,10 @@ def onnx_ops(
     _add_sources(builder, layout, values, None if input_devices is None else tuple(input_devices))
     given = {*layout.inputs, *layout.parameters}
     owner = shared_buffers(nodes, layout.reads, layout.results, given, values) if in_place else {}
+    kept = set(layout.results)
+    if in_place:
+        read = {value for reads in layout.reads for value in reads}
+        kept |= {value for node in nodes for value in node.output if value not in read}
     model_cost = CostModel(find_profile(profile), loop_trips, version(model))
     for o, node in enumerate(nodes):
         outputs = [value for value in node.output if value]
@@ -206,7 +211,7 @@ def onnx_ops(
             runtime=cost.seconds,
             temp_bytes=cost.temp_bytes,
             outputs=[0 if value in owner else _size(value, values) for value in outputs],
-            keep=[port for port, value in enumerate(outputs) if value in layout.results],
+            keep=[port for port, value in enumerate(outputs) if value in kept],
             inputs=producers,
             control_inputs=[layout.roots] if waits else [],
             colocation_group=layout.names[o] if o in layout.hosts else None,

@@ -64,8 +64,14 @@ def headline(plan: "Plan") -> str:
     return ", ".join(parts)
 
 
-def shortage(plan: "Plan", where: str = "") -> str:
-    """The overflow of a plan that does not fit the memory, and whether it is known that no plan fits."""
+def shortage(plan: "Plan", where: str = "", *, starts: bool = True) -> str:
+    """The overflow of a plan that does not fit the memory, and whether it is known that no plan fits.
+
+    Args:
+      plan: The plan.
+      where: What it is a plan of, as a part of the sentence.
+      starts: Whether what made the plan takes warm starts.
+    """
     excess = ", ".join(
         f"device {k} by {format_bytes(b)} ({b:.0f} bytes)" for k, b in enumerate(plan.overflow.tolist()) if b
     )
@@ -73,7 +79,7 @@ def shortage(plan: "Plan", where: str = "") -> str:
     if impossible:
         return f"no plan{where} can fit the memory{impossible}; the least overflow found is {excess}"
     several = plan.objective is Objective.MAKESPAN and plan.cluster.num_devices > 1
-    more = "; one for peak-memory may fit, and can be a warm start" if several else ""
+    more = f"; one for peak-memory may fit{', and can be a warm start' if starts else ''}" if several else ""
     return f"no plan found{where} fits the memory; the best overflows {excess}{more}"
 
 

@@ -273,5 +273,5 @@ def _kept(found: Candidates, keep: int, choose: str | Scenarios, key: jax.Array)
         kept = fitting.joined(kept.take(np.arange(len(fitting), len(kept))))
     plans = [kept.plan(i) for i in range(len(kept))]
     if not plans[0].feasible:
-        warnings.warn(shortage(plans[0]), InfeasiblePlanWarning, stacklevel=outer_level())
+        warnings.warn(shortage(plans[0], starts=False), InfeasiblePlanWarning, stacklevel=outer_level())
     return Proposals(tuple(plans), kept, len(found), len(different))

@@ -210,10 +210,12 @@ def _run_of(events: Sequence[Mapping[str, Any]], runs: int, outputs: tuple[Any, 
     def most(field: str, before: int = 0) -> int:
         return max((int(each[field]) for each in said), default=before) - before
 
-    def before(field: str, change: str) -> int:
-        return int(said[0][field]) - int(said[0][change]) if said else 0
-
     count = len(nodes) // runs
+
+    def before(field: str, change: str) -> int:
+        # A node in a body is in the profile before the node with the body, which has allocated by then.
+        return min((int(each[field]) - int(each[change]) for each in said[:count]), default=0)
+
     return OnnxRun(
         peak_bytes=most(_REQUESTED, before(_REQUESTED, "mem_requested_in_use_delta")),
         in_use_bytes=most("mem_in_use_peak", before("mem_bytes_in_use", "mem_in_use_delta")),
