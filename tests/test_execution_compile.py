@@ -717,6 +717,10 @@ def test_a_jax_without_the_hook_is_refused_in_one_line(monkeypatch, broken):
         ({"time_limit": -1}, "time_limit"),
         ({"evaluations": 0}, "evaluations"),
         ({"seed": -1}, "seed"),
+        ({"static_argnums": "x"}, "static_argnums: 'x' must be the index of an argument"),
+        ({"donate_argnums": 1.5}, "donate_argnums: 1.5 must be the index of an argument"),
+        ({"donate_argnames": [0]}, r"donate_argnames: \[0\] must be the name of an argument"),
+        ({"cache": "no"}, "cache is 'no'; give true or false"),
     ],
 )
 def test_impossible_options_are_refused(options, match):

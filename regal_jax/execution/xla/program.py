@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import jax
 
 from regal_jax.api.names import MethodName
-from regal_jax.checks import check_kind, check_whole, real, shown, whole
+from regal_jax.checks import check_kind, check_whole, flag, is_list, real, shown, whole
 from regal_jax.errors import ConfigError, FormatError, GraphError, PlanError
 from regal_jax.execution.xla.compiled import CompiledProgram
 from regal_jax.execution.xla.donation import elide_copies
@@ -113,6 +113,13 @@ class CompileOptions:
             )
         budget = check_whole("evaluations", evaluations, 1, MAX_EVALUATIONS)
         number = check_whole("seed", seed, 0)
+        for name, given in ("static_argnums", static_argnums), ("donate_argnums", donate_argnums):
+            if not all(whole(one) is not None for one in _listed(given)):
+                raise ConfigError(f"{name}: {shown(given)} must be the index of an argument, or several")
+        for name, given in ("static_argnames", static_argnames), ("donate_argnames", donate_argnames):
+            if not all(isinstance(one, str) for one in _listed(given)):
+                raise ConfigError(f"{name}: {shown(given)} must be the name of an argument, or several")
+        flag("compile", "cache", cache)
         # `jax.jit` infers names from numbers, and numbers from names, where the others are not given.
         self.arguments: dict[str, Any] = {
             "static_argnums": static_argnums if static_argnums != () else None,
@@ -125,6 +132,11 @@ class CompileOptions:
         self.plan = plan if plan is None or isinstance(plan, Schedule) else Schedule.load(plan)
         check_kind("compiler_options", compiler_options or {}, Mapping)
         self.compiler_options = dict(compiler_options or {})
+
+
+def _listed(given: Any) -> list[Any]:
+    """What an option of arguments names: nothing, one argument or several."""
+    return [] if given is None else list(given) if is_list(given) else [given]
 
 
 def build(
