@@ -384,6 +384,7 @@ DEEP = "(" * 100 + "f32[]" + ")" * 100
         ("", "line 1: the text is empty"),
         ("\n \n", "line 1: the text is empty"),
         ("\ngarbage\n", "line 2: does not begin with HloModule"),
+        ("module @jit_f {\n}\n", "line 1: does not begin with HloModule; this is StableHLO"),
         ("HloModule m, is_scheduled=true\n", "line 1: the text ends without an ENTRY"),
         ("HloModule m, x={\n", "line 1: a bracket is not closed"),
         (hand(", is_scheduled=true", ""), "line 1: the module has no is_scheduled=true.*require_sched"),
