@@ -89,6 +89,13 @@ def test_watts_strogatz_without_rewiring_is_the_ring():
     }
 
 
+def test_watts_strogatz_of_more_neighbours_than_nodes_joins_all():
+    made = [
+        watts_strogatz(np.random.default_rng(0), 6, neighbours=count, rewiring=0) for count in (6, 10**30)
+    ]
+    assert [len(edges) for edges in made] == [15, 15]
+
+
 def test_barabasi_albert_grows_by_preference():
     n, m = 80, 2
     graphs = many(barabasi_albert, n, graphs=300)

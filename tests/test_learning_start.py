@@ -13,6 +13,7 @@ from regal_jax.errors import ConfigError, FormatError
 from regal_jax.gflownet import GflownetConfig, SchedulePolicy, save_gflownet
 from regal_jax.learning import train
 from regal_jax.learning.config import TrainConfig
+from regal_jax.learning.share import GraphShare
 from regal_jax.learning.step import Learner
 from regal_jax.policies import Policy, save_policy
 
@@ -66,3 +67,9 @@ def test_a_folder_is_not_taken_by_a_run_whose_start_does_not_fit(file, tmp_path)
         with pytest.raises(error, match=start.name):
             train(config, graphs, graphs, tmp_path / "run", progress=False)
         assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("graphs", [None, 3, iter(()), [1]])
+def test_what_is_no_list_of_graphs_is_refused(graphs):
+    with pytest.raises(ConfigError, match="train: graphs: give a list of graphs, "):
+        GraphShare.of(graphs)

@@ -718,6 +718,10 @@ def wrong_plans():
         "slim": (slim, "its replay gives"),
         "other graph": (other, "the plan is for graph"),
         "other cluster": (run_heuristic("partition-dfs", GRAPH, Cluster.uniform(3)), "for another cluster"),
+        "other objective": (
+            run_heuristic("partition-dfs", GRAPH, TWO, "peak-memory"),
+            "the plan is for peak-memory, the instance for makespan; give its objective",
+        ),
     }
 
 

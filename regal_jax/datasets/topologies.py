@@ -80,7 +80,8 @@ def watts_strogatz(
     _check_pairs(n, 6)
     joined = np.zeros((n, n), dtype=bool)
     lattice = []
-    for step in range(1, neighbours // 2 + 1):
+    # Further offsets join the same pairs again.
+    for step in range(1, min(neighbours // 2, n) + 1):
         for u in range(n):
             v = (u + step) % n
             if u != v and not joined[u, v]:  # In a small ring, two offsets may give the same edge.

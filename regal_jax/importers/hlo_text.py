@@ -98,7 +98,8 @@ def parse_module(text: str) -> Module:
         raise FormatError("line 1: the text is empty; write compiled.as_text() again")
     header = re.match(r"\s*HloModule\s+([^\s,]+)", lines[first])
     if header is None:
-        lowered = "; this is StableHLO, which is not compiled yet" if lines[first].startswith("module") else ""
+        stable = lines[first].startswith("module")
+        lowered = "; this is StableHLO, which is not compiled yet" if stable else ""
         raise FormatError(
             f"line {first + 1}: does not begin with HloModule{lowered}; give the text of compiled.as_text(), "
             "where compiled = jax.jit(fn).lower(*args).compile()"

@@ -51,11 +51,21 @@ class GraphShare:
 
     @classmethod
     def of(cls, graphs: "Sequence[ComputationGraph] | Self") -> "GraphShare":
-        """This process's share of all graphs of a set, which every process gives in the same order."""
+        """This process's share of all graphs of a set, which every process gives in the same order.
+
+        Raises:
+          ConfigError: It is no list of graphs.
+        """
         if isinstance(graphs, GraphShare):
             return graphs
+        if not isinstance(graphs, Sequence):
+            raise ConfigError(f"train: graphs: give a list of graphs, got {type(graphs).__name__}")
         index, count = jax.process_index(), jax.process_count()
-        return cls.joined({i: graphs[i] for i in range(index, len(graphs), count)})
+        mine = {i: graphs[i] for i in range(index, len(graphs), count)}
+        strange = [graph for graph in mine.values() if not isinstance(graph, ComputationGraph)]
+        if strange:
+            raise ConfigError(f"train: graphs: give a list of graphs, not with a {type(strange[0]).__name__}")
+        return cls.joined(mine)
 
     @classmethod
     def joined(cls, graphs: dict[int, ComputationGraph]) -> "GraphShare":

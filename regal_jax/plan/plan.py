@@ -179,7 +179,7 @@ class Plan:
 
     @property
     def status(self) -> PlanStatus:
-        """Optimal, feasible, infeasible or impossible."""
+        """`optimal`, or else feasible, infeasible or impossible; ``provenance["status"]`` has proofs."""
         if self.feasible:
             return PlanStatus.OPTIMAL if self.optimal else PlanStatus.FEASIBLE
         return PlanStatus.IMPOSSIBLE if self.impossible else PlanStatus.INFEASIBLE

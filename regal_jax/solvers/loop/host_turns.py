@@ -127,7 +127,8 @@ class HostRun:
     def _found(self, search: HostSearch) -> Plan | None:
         """The best plan of a search of the original graph so far."""
         found = search.plan()
-        return None if found is None else replayed(found, *self._pair, self._solver.name)
+        objective, name = self._settings.objective, self._solver.name
+        return None if found is None else replayed(found, *self._pair, objective, name)
 
     def _race(
         self, contraction: Contraction, known: Sequence[Plan], evaluations: int, watch: "_Watch"

@@ -73,7 +73,10 @@ def constructed_plans(
         raise PlanError(
             f"{solver.name}: construct_all returned {count} for {len(pairs)} graphs; return one each"
         )
-    made = [replayed(plan, *pair, solver.name) for plan, pair in zip(plans, pairs, strict=True)]
+    made = [
+        replayed(plan, *pair, settings.objective, solver.name)
+        for plan, pair in zip(plans, pairs, strict=True)
+    ]
     return [
         dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance, **spent})
         for plan in made

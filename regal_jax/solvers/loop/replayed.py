@@ -6,13 +6,13 @@ import numpy as np
 
 from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.plan import Plan, check_graph, outcome
+from regal_jax.plan import Objective, Plan, check_graph, outcome
 
 __all__ = ["replayed"]
 
 
-def replayed(plan: Any, graph: ComputationGraph, cluster: Cluster, solver: str) -> Plan:
-    """``plan`` itself, if it is one of the graph on the cluster and its exact replay gives its numbers.
+def replayed(plan: Any, graph: ComputationGraph, cluster: Cluster, objective: Objective, solver: str) -> Plan:
+    """``plan`` itself, if it is one for this problem and its exact replay gives its numbers.
 
     Raises:
       PlanError: It is not; the message names the solver.
@@ -25,6 +25,11 @@ def replayed(plan: Any, graph: ComputationGraph, cluster: Cluster, solver: str) 
         check_graph(plan, graph)
         if plan.cluster != cluster:
             raise PlanError("the plan is for another cluster than that of the instance")
+        if plan.objective is not objective:
+            raise PlanError(
+                f"the plan is for {plan.objective}, the instance for {objective}; give its objective to "
+                "Plan.from_events"
+            )
         makespan, peaks = outcome(graph, cluster, plan.placement, plan.event_ids(graph))
     except PlanError as error:
         raise PlanError(f"{solver}: returned a plan that is not valid: {error}") from None
