@@ -115,7 +115,7 @@ def test_the_summary_of_a_corpus_or_of_a_set_is_no_graph(document, capsys):
         archive.add(folder)
     assert run("dataset", "show", "corpus.tar.gz") == 0
     out, also = capsys.readouterr()
-    assert "corpus.tar.gz: 1 graph, 0 broken files\n" in out
+    assert "corpus.tar.gz: 2 graphs, 0 broken files\n" in out
     assert err == also == ""
 
 

@@ -57,6 +57,21 @@ def test_a_folder_its_archives_and_one_archive_hold_the_same(sets, tmp_path):
     assert {g.name for g in found.graphs} == {n.split("/")[-1].split(".")[0] for n in files.names}
 
 
+def test_compressed_graphs_are_read_from_archives_too(tmp_path):
+    (tmp_path / "set").mkdir()
+    for seed, name in enumerate(("a.json", "b.json.gz")):
+        save_graph(generate("layered", 6, seed), tmp_path / "set" / name)
+    with tarfile.open(tmp_path / "set.tar.gz", "w:gz") as file:
+        file.add(tmp_path / "set", "set")
+    found = read_set(tmp_path / "set.tar.gz")
+    assert len(found.graphs) == 2
+    assert hashes(found) == hashes(read_set(tmp_path / "set"))
+    damaged = gzip.compress(b"{}")[:-4]
+    path = archive(tmp_path / "damaged.tar", {"c.json.gz": damaged, "d.pbtxt": GOOD.encode()}, "w")
+    with pytest.warns(UserWarning, match=r"damaged\.tar: c\.json\.gz: damaged gzip"):
+        assert read_set(path).names == ("d.pbtxt",)
+
+
 def test_archives_say_nothing_of_who_wrote_them_and_when(sets):
     path = sets / "archives" / "train.tar.gz"
     assert path.read_bytes()[3:8] == bytes(5)  # gzip: no name, no time

@@ -16,7 +16,7 @@ from regal_jax.datasets.manifest import MANIFEST
 from regal_jax.errors import FormatError, GraphError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers import FORMATS, load_graph, parse_cost_graph, parse_native, parse_stg
-from regal_jax.importers.files import MAX_FILE_BYTES, graph_name
+from regal_jax.importers.files import MAX_FILE_BYTES, graph_name, unpacked
 from regal_jax.storage.atomic import replacing
 from regal_jax.storage.paths import folder_path
 from regal_jax.storage.reading import check_regular
@@ -79,7 +79,7 @@ def read_set(path: str | os.PathLike[str], *, progress: Callable[..., Any] | Non
 
     Args:
       path: A folder, a ``.tar``, ``.tar.gz`` or ``.tgz``, or a graph's file. In archives ``.pbtxt``, ``.stg``
-        and our own ``.json`` are read.
+        and our own ``.json`` are read, and the same with ``.gz``.
       progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
 
     Raises:
@@ -171,7 +171,7 @@ def _archive(path: pathlib.Path, prefix: str) -> Iterator[Entry]:
             for member in archive:
                 name = pathlib.PurePosixPath(member.name)
                 hidden = name.name.startswith(".") or name.name in _SUMMARIES
-                if member.isfile() and not hidden and name.suffix in _TEXTS:
+                if member.isfile() and not hidden and _suffix(name.name) in _TEXTS:
                     yield _member(path, archive.extractfile(member), member, prefix)
     except FormatError as error:
         yield Entry(prefix + path.name, error=str(error))
@@ -182,6 +182,10 @@ def _archive(path: pathlib.Path, prefix: str) -> Iterator[Entry]:
         )
 
 
+def _suffix(name: str) -> str:
+    return pathlib.PurePosixPath(name.removesuffix(".gz")).suffix
+
+
 def _member(path: pathlib.Path, file: IO[bytes] | None, member: tarfile.TarInfo, prefix: str) -> Entry:
     name = str(pathlib.PurePosixPath(member.name))
     where = f"{path}: {name}"
@@ -189,9 +193,9 @@ def _member(path: pathlib.Path, file: IO[bytes] | None, member: tarfile.TarInfo,
         return Entry(
             prefix + name, error=f"{where}: larger than {MAX_FILE_BYTES // 2**20} MiB, or not a file"
         )
-    data = file.read()
-    parse = _TEXTS[pathlib.PurePosixPath(name).suffix]
+    parse = _TEXTS[_suffix(name)]
     try:
+        data = unpacked(file.read(), MAX_FILE_BYTES)
         return Entry(prefix + name, parse(data.decode("utf-8-sig"), name=graph_name(name)))
     except UnicodeDecodeError as error:
         return Entry(prefix + name, error=f"{where}: byte {error.start} is not UTF-8 text")

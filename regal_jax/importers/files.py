@@ -16,7 +16,16 @@ from regal_jax.runtime.interrupts import check_interrupt
 from regal_jax.storage.atomic import write_atomically, writing
 from regal_jax.storage.reading import MAX_FILE_BYTES, read_limited
 
-__all__ = ["MAX_FILE_BYTES", "PathLike", "at_path", "graph_name", "read_bytes", "read_text", "write_text"]
+__all__ = [
+    "MAX_FILE_BYTES",
+    "PathLike",
+    "at_path",
+    "graph_name",
+    "read_bytes",
+    "read_text",
+    "unpacked",
+    "write_text",
+]
 
 PathLike = str | os.PathLike[str]
 
@@ -55,6 +64,18 @@ def read_bytes(path: PathLike, limit: int | None = None) -> bytes:
         data = _piped(path, limit) if _is_pipe(path) else read_limited(path, limit)
     except OSError as error:
         raise FormatError(f"cannot be read: {error.strerror or error}; check the path") from None
+    data = unpacked(data, limit)
+    if not data:
+        raise FormatError("the file is empty; write the graph again")
+    return data
+
+
+def unpacked(data: bytes, limit: int) -> bytes:
+    """``data``, decompressed if its first bytes are those of gzip.
+
+    Raises:
+      FormatError: It is larger than ``limit``, or is damaged gzip.
+    """
     if data.startswith(_GZIP_MAGIC):
         try:
             with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
@@ -63,8 +84,6 @@ def read_bytes(path: PathLike, limit: int | None = None) -> bytes:
             raise FormatError(f"damaged gzip ({error}); fetch or write the file again") from None
     if len(data) > limit:
         raise FormatError(f"more than {limit // 2**20} MiB unpacked; check that this is the right file")
-    if not data:
-        raise FormatError("the file is empty; write the graph again")
     return data
 
 
