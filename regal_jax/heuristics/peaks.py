@@ -276,7 +276,7 @@ class PeakBalance:
         # A few passes over a small graph take less time than it takes to compile or load the loops.
         if kernel is not None and (is_loaded(kernel.refine) or len(place) * self._devices > _SMALL):
             return self._refined(kernel, place, 0, np.zeros(self._devices))[0].peaks
-        return self._held(place, np.zeros(self._devices)).bytes.max(axis=1, initial=0)
+        return self._summed(self._changes(place)[0]).max(axis=1, initial=0)
 
     def _try(self, place: np.ndarray, held: Held, scale: float, group: int, device: int) -> float:
         """The norm after a move. Only tensors that the group makes or reads are evaluated again."""
@@ -296,11 +296,15 @@ class PeakBalance:
         return held + np.where(held > self._memory[:, None], penalty[:, None], 0.0)
 
     def _held(self, place: np.ndarray, penalty: np.ndarray) -> Held:
-        line, size, home, end = self._lines(place, self._all)
-        # Sums of whole numbers are exact in any order.
-        change = sums(line, size, self._devices * (len(place) + 1))
+        change, home, end = self._changes(place)
         held = self._summed(change)
         return Held(change, held, self._counted(held, penalty), penalty, home, end)
+
+    def _changes(self, place: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """`Held.change`, and ``home``, ``end`` of all tensors."""
+        line, size, home, end = self._lines(place, self._all)
+        # Sums of whole numbers are exact in any order.
+        return sums(line, size, self._devices * (len(place) + 1)), home, end
 
     def _summed(self, change: np.ndarray) -> np.ndarray:
         return change.reshape(self._devices, -1).cumsum(axis=1)[:, :-1]

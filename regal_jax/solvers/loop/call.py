@@ -199,10 +199,9 @@ class Call:
                 self._came_from_host(pool.drain(), bar)
                 raise
             if ended is not Status.BUDGET:
+                # `run` records these results.
                 self._threads = None
                 self._came_from_host(pool.drain(), bar)
-                for _ in self._record():
-                    check_interrupt()
         return ended
 
     @property
