@@ -372,6 +372,8 @@ def test_what_is_given_says_which_search_it_is_for(graphs, tmp_path):
         {"method": Auto(BrkgaConfig(population=20, elites=4, mutants=4))},
     ):
         assert optimize(graphs[0], TWO, evaluations=150, **options).provenance["method"] == "auto"
+    with pytest.raises(ConfigError, match=r"made for makespan, but the objective is peak-memory; take one"):
+        optimize(graphs[0], TWO, policy=policy, objective="peak-memory")
     with pytest.raises(ConfigError, match="policy: guides auto and brkga, not annealing"):
         optimize(graphs[0], TWO, method="annealing", policy=policy)
     with pytest.raises(ConfigError, match="policy: brkga has one of its own"):

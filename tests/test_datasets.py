@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from regal_jax.datasets import FAMILIES, generate
-from regal_jax.datasets.plain import PLAIN_SHAPES
+from regal_jax.datasets.plain import PLAIN_SHAPES, plain_graph
 from regal_jax.errors import ConfigError
 from regal_jax.importers import format_cost_graph, parse_cost_graph
 
@@ -97,10 +97,17 @@ def test_bad_shapes_are_refused(shape):
         generate("layered", 3, 0, shape=shape)
 
 
+def test_a_chain_has_no_shape():
+    with pytest.raises(ConfigError, match="chain: no parameter 'shape'; it has none"):
+        generate("chain", 3, 0, shape=2)
+    with pytest.raises(ConfigError, match="shape: 'chain' has none; leave it out"):
+        plain_graph(np.random.default_rng(0), "chain", 3, shape=2)
+
+
 @pytest.mark.parametrize(
     ("family", "parameters", "message"),
     [
-        ("chain", {"width": 2}, "chain: no parameter 'width'; it has shape"),
+        ("chain", {"width": 2}, "chain: no parameter 'width'; it has none"),
         ("regal-erdos-renyi", {"probability": 1.5}, "probability: must be a number from 0 to 1, got 1.5"),
         ("regal-erdos-renyi", {"control": -0.1}, "control: must be a number from 0 to 1"),
         ("regal-watts-strogatz", {"neighbours": 3}, "neighbours: half of them are on either side, got 3"),

@@ -196,6 +196,7 @@ def test_the_table_is_what_one_computes_by_hand(made):
     assert (regal["worst_graph"], float(regal["worst_improvement"])) == ("graph-c", -1)
     exact = rows["CP-SAT"]
     assert (exact["graphs"], exact["refused"]) == ("3", "1")
+    assert "\n- CP-SAT, 1 graph: " in (made / "table.md").read_text()
     assert float(exact["improvement"]) == pytest.approx((0.5 + 0.2 + 0.5) / 3)
     other = rows["BRKGA 100, other seed"]
     # On the last graph neither fits: its overflow has a column of its own.

@@ -653,6 +653,8 @@ def test_measured_links_make_a_cluster():
     times = transfer_times(from_jax(jnp.negative, X), cluster)
     assert (times >= 0).all()
     assert measure_cluster(jax.devices()[:1]).num_devices == 1
+    with pytest.raises(ConfigError, match="is given twice; give each one once"):
+        measure_cluster([jax.devices()[0], jax.devices()[1], jax.devices()[0]])
     with pytest.raises(ConfigError, match="give at least one"):
         measure_cluster([])
     for devices in (3, ["cpu"]):

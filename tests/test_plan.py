@@ -1,6 +1,7 @@
 """Plans: files, verification, traces, summaries."""
 
 import dataclasses
+import gzip
 import json
 import math
 import os
@@ -200,6 +201,19 @@ def test_an_empty_path_names_no_file():
     for write in (plan.save, plan.save_trace):
         with pytest.raises(FormatError, match="path: '' names no file; give the name of one"):
             write("")
+
+
+def test_plans_and_traces_are_gzipped_by_name(tmp_path):
+    plan, _ = worked_plan()
+    path, trace = tmp_path / "plan.json.gz", tmp_path / "trace.json.gz"
+    plan.save(path)
+    plan.save_trace(trace)
+    assert gzip.decompress(path.read_bytes()).decode() == plan.to_json()
+    assert json.loads(gzip.decompress(trace.read_bytes())) == plan.to_chrome_trace()
+    assert_same(plan, Plan.load(path))
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(FormatError, match=r"plan\.json\.gz: damaged gzip"):
+        Plan.load(path)
 
 
 def test_a_byte_order_mark_is_no_part_of_a_plan(tmp_path):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from regal_jax.graph import ComputationGraph
 
 __all__ = ["PLAIN_SHAPES", "plain_graph"]
 
-_Predecessors = Callable[[np.random.Generator, int, float], list[np.ndarray]]
+_Predecessors = Callable[[np.random.Generator, int, Any], list[np.ndarray]]
 
 
 def _erdos_renyi(rng: np.random.Generator, n: int, degree: float) -> list[np.ndarray]:
@@ -36,7 +36,7 @@ def _layered(rng: np.random.Generator, n: int, width: float) -> list[np.ndarray]
     return rows
 
 
-def _chain(rng: np.random.Generator, n: int, _: float) -> list[np.ndarray]:
+def _chain(rng: np.random.Generator, n: int, _: None) -> list[np.ndarray]:
     del rng
     return [np.arange(max(0, v - 1), v) for v in range(n)]
 
@@ -53,19 +53,19 @@ def _fork_join(rng: np.random.Generator, n: int, width: float) -> list[np.ndarra
     return rows[:n]
 
 
-_PREDECESSORS: Final[Mapping[str, tuple[_Predecessors, float]]] = MappingProxyType(
+_PREDECESSORS: Final[Mapping[str, tuple[_Predecessors, float | None]]] = MappingProxyType(
     {
         "erdos-renyi": (_erdos_renyi, 2.0),
         "layered": (_layered, 16),
-        "chain": (_chain, 1),
+        "chain": (_chain, None),
         "fork-join": (_fork_join, 8),
     }
 )
 
-PLAIN_SHAPES: Final[Mapping[str, float]] = MappingProxyType(
+PLAIN_SHAPES: Final[Mapping[str, float | None]] = MappingProxyType(
     {name: shape for name, (_, shape) in _PREDECESSORS.items()}
 )
-"""Plain family -> default of ``shape``."""
+"""Plain family -> default of ``shape``; ``None`` where the family has no such parameter."""
 
 
 def plain_graph(
@@ -84,12 +84,14 @@ def plain_graph(
       name: Name of the graph.
 
     Raises:
-      ConfigError: The shape is invalid.
+      ConfigError: The shape is invalid, or the family has none.
     """
     draw, default = _PREDECESSORS[family]
+    if default is None and shape is not None:
+        raise ConfigError(f"shape: {family!r} has none; leave it out")
     shape = default if shape is None else shape
     least = 0 if family == "erdos-renyi" else 1
-    if real(shape, least, 2**31) is None:
+    if default is not None and real(shape, least, 2**31) is None:
         raise ConfigError(f"shape: must be a number of at least {least} for {family!r}, got {shown(shape)}")
     predecessors = draw(rng, n, shape)
     source = np.concatenate(predecessors).astype(np.int64)

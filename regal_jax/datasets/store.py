@@ -16,8 +16,9 @@ from regal_jax.datasets.manifest import MANIFEST
 from regal_jax.errors import FormatError, GraphError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers import FORMATS, load_graph, parse_cost_graph, parse_native, parse_stg
-from regal_jax.importers.files import MAX_FILE_BYTES, graph_name, unpacked
+from regal_jax.importers.files import MAX_FILE_BYTES, graph_name
 from regal_jax.storage.atomic import replacing
+from regal_jax.storage.compression import unpacked
 from regal_jax.storage.paths import folder_path
 from regal_jax.storage.reading import check_regular
 

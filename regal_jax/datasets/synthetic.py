@@ -59,7 +59,11 @@ def _call(
 
 def _families() -> dict[str, Family]:
     rows = {
-        name: Family(_named(plain_graph, name), MappingProxyType({"shape": shape}), "tests and benchmarks")
+        name: Family(
+            _named(plain_graph, name),
+            MappingProxyType({} if shape is None else {"shape": shape}),
+            "tests and benchmarks",
+        )
         for name, shape in PLAIN_SHAPES.items()
     }
     rows |= {
@@ -115,6 +119,8 @@ def generate(family: str, n: int, seed: int, **parameters: Any) -> ComputationGr
     found = FAMILIES[family]
     for name in parameters:
         if name not in found.parameters:
-            raise ConfigError(f"{family}: no parameter {name!r}; it has {', '.join(found.parameters)}")
+            raise ConfigError(
+                f"{family}: no parameter {name!r}; it has {', '.join(found.parameters) or 'none'}"
+            )
     given = {name: value for name, value in parameters.items() if value is not None}
     return found.make(np.random.default_rng(seed), n, name=f"{family}-{n}-{seed}", **given)

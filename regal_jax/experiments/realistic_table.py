@@ -7,7 +7,7 @@ import numpy as np
 
 from regal_jax.experiments.compare import Comparison
 from regal_jax.experiments.statistics import Interval, geometric_gap
-from regal_jax.experiments.tables import markdown_table
+from regal_jax.experiments.tables import left_out_lines, markdown_table
 
 __all__ = ["groups_fields", "realistic_markdown"]
 
@@ -70,8 +70,7 @@ def realistic_markdown(comparison: Comparison, settings: Mapping[str, Any]) -> s
         for line in lines
     ]
     parts.append(markdown_table(head, rows))
-    if comparison.left_out:
-        parts.append("Left out:\n\n" + "\n".join(f"- {n}: {why}" for n, why in comparison.left_out.items()))
+    parts += left_out_lines(comparison)
     return "\n\n".join(parts) + "\n"
 
 

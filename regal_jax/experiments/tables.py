@@ -14,7 +14,7 @@ from regal_jax.experiments.paper import DATASETS, reported
 from regal_jax.experiments.statistics import Interval, geometric_gap
 from regal_jax.plan import Objective
 
-__all__ = ["as_csv", "graphs_csv", "markdown_table", "row_fields", "table_markdown"]
+__all__ = ["as_csv", "graphs_csv", "left_out_lines", "markdown_table", "row_fields", "table_markdown"]
 
 
 def row_fields(comparison: Comparison, row: Row) -> dict[str, Any]:
@@ -106,11 +106,22 @@ def table_markdown(comparison: Comparison, settings: Mapping[str, Any], figures:
     parts = [_head(comparison, settings, reference), _main(comparison, reference)]
     if _of_the_papers(settings):
         parts.append(_paper(comparison, objective))
-    if comparison.left_out:
-        lines = [f"- {name}: {reason}" for name, reason in comparison.left_out.items()]
-        parts.append("Left out:\n\n" + "\n".join(lines))
+    parts += left_out_lines(comparison)
     parts += [f"![{figure}]({figure})" for figure in figures]
     return "\n\n".join(parts) + "\n"
+
+
+def left_out_lines(comparison: Comparison) -> list[str]:
+    """A paragraph about methods without results and about graphs that methods refused; none without any."""
+    reasons = dict(comparison.left_out)
+    for row in comparison.rows:
+        if row.refused:
+            first = next(iter(row.refused.values()))
+            one = len(row.refused) == 1
+            reasons[row.title + (", 1 graph" if one else f", {len(row.refused)} graphs, the first")] = first
+    return (
+        ["Left out:\n\n" + "\n".join(f"- {name}: {why}" for name, why in reasons.items())] if reasons else []
+    )
 
 
 def _head(comparison: Comparison, settings: Mapping[str, Any], reference: str) -> str:

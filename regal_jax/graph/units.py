@@ -29,7 +29,7 @@ _TIME: Final = re.compile(_NUMBER + r"(s|ms|us|µs|μs|ns)?\s*", re.IGNORECASE)
 
 
 def _number(value: Quantity, what: str) -> float:
-    if isinstance(value, bool):
+    if isinstance(value, (bool, bytes, bytearray)):
         raise ValueError(f"{what}: expected a number, got {value!r}")
     try:
         number = float(value)

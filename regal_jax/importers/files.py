@@ -1,19 +1,16 @@
 """Reads and writes the bytes of a file: sizes are limited, gzip is decompressed, errors have one line."""
 
 import contextlib
-import gzip
-import io
 import os
 import pathlib
 import select
 import stat
-import zlib
 from collections.abc import Iterator
-from typing import Final
 
 from regal_jax.errors import FormatError, GraphError
 from regal_jax.runtime.interrupts import check_interrupt
 from regal_jax.storage.atomic import write_atomically, writing
+from regal_jax.storage.compression import packed, unpacked
 from regal_jax.storage.reading import MAX_FILE_BYTES, read_limited
 
 __all__ = [
@@ -23,13 +20,10 @@ __all__ = [
     "graph_name",
     "read_bytes",
     "read_text",
-    "unpacked",
     "write_text",
 ]
 
 PathLike = str | os.PathLike[str]
-
-_GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
 @contextlib.contextmanager
@@ -67,23 +61,6 @@ def read_bytes(path: PathLike, limit: int | None = None) -> bytes:
     data = unpacked(data, limit)
     if not data:
         raise FormatError("the file is empty; write the graph again")
-    return data
-
-
-def unpacked(data: bytes, limit: int) -> bytes:
-    """``data``, decompressed if its first bytes are those of gzip.
-
-    Raises:
-      FormatError: It is larger than ``limit``, or is damaged gzip.
-    """
-    if data.startswith(_GZIP_MAGIC):
-        try:
-            with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-                data = file.read(limit + 1)
-        except (OSError, EOFError, zlib.error) as error:
-            raise FormatError(f"damaged gzip ({error}); fetch or write the file again") from None
-    if len(data) > limit:
-        raise FormatError(f"more than {limit // 2**20} MiB unpacked; check that this is the right file")
     return data
 
 
@@ -138,9 +115,5 @@ def write_text(path: PathLike, text: str) -> None:
     Raises:
       FormatError: The file cannot be written.
     """
-    target = pathlib.Path(path)
-    data = text.encode()
-    if target.suffix == ".gz":
-        data = gzip.compress(data, mtime=0)  # equal graphs give equal files
-    with writing(target):
-        write_atomically(target, data)
+    with writing(path):
+        write_atomically(path, packed(path, text.encode()))

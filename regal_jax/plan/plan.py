@@ -27,6 +27,7 @@ from regal_jax.plan.trace import chrome_trace
 from regal_jax.plan.verify import verify
 from regal_jax.runtime.interrupts import interruptible
 from regal_jax.storage.atomic import write_atomically, writing
+from regal_jax.storage.compression import packed, unpacked
 from regal_jax.storage.paths import path_text
 from regal_jax.storage.reading import read_limited
 
@@ -239,7 +240,7 @@ class Plan:
 
     @interruptible()
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes `to_json` to ``path`` atomically.
+        """Writes `to_json` to ``path`` atomically, gzipped if its name ends in ``.gz``.
 
         Raises:
           FormatError: It cannot be written.
@@ -251,12 +252,12 @@ class Plan:
           >>> plan.save("plan.json")
         """
         with writing(path):
-            write_atomically(path, self.to_json().encode())
+            write_atomically(path, packed(path, self.to_json().encode()))
 
     @classmethod
     @interruptible()
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """The plan in the file ``path``; see `from_json`.
+        """The plan in the file ``path``, which may be gzipped; see `from_json`.
 
         Raises:
           FormatError: The file cannot be read, or is not a plan, is larger than 2 GiB or no regular file, or
@@ -274,7 +275,8 @@ class Plan:
             raise FormatError(f"plan: give a Plan or the path of its file, got {type(path).__name__}")
         name = path_text(path)
         try:
-            return cls.from_json(read_limited(name, _MAX_BYTES).decode("utf-8-sig"))
+            data = unpacked(read_limited(name, _MAX_BYTES), _MAX_BYTES)
+            return cls.from_json(data.decode("utf-8-sig"))
         except UnicodeDecodeError:
             raise FormatError(f"{name}: plan: not UTF-8 text, so no JSON") from None
         except FormatError as error:
@@ -288,13 +290,14 @@ class Plan:
         return chrome_trace(self)
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
-        """Writes `to_chrome_trace` to ``path`` atomically.
+        """Writes `to_chrome_trace` to ``path`` atomically, gzipped if its name ends in ``.gz``.
 
         Raises:
           FormatError: It cannot be written.
         """
         with writing(path):
-            write_atomically(path, json.dumps(self.to_chrome_trace(), allow_nan=False).encode())
+            text = json.dumps(self.to_chrome_trace(), allow_nan=False)
+            write_atomically(path, packed(path, text.encode()))
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> "Figure":
         """Draws the plan, and saves it if there is a ``path``; see `regal_jax.viz.plot_plan`."""

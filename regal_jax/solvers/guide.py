@@ -86,10 +86,10 @@ class Guide:
         return not is_shipped(objective, num_devices, self.name)
 
     def guides(self, objective: Objective, num_devices: int) -> bool:
-        """Whether there is a policy for this number of devices.
+        """Whether there is a policy for this objective and number of devices.
 
         Raises:
-          ConfigError: A policy was asked for, and there is none for this number.
+          ConfigError: A policy was asked for, and there is none for these, or the given one is for others.
         """
         from regal_jax.policies import is_shipped
 
@@ -97,6 +97,11 @@ class Guide:
             from regal_jax.solve.propose import check_devices
 
             check_devices(self.policy, num_devices)
+            made = self.policy.config.objective
+            if made is not objective:
+                raise ConfigError(
+                    f"policy: made for {made}, but the objective is {objective}; take one trained for it"
+                )
         elif not is_shipped(objective, num_devices, self._shipped):
             if self.optional:
                 return False

@@ -42,13 +42,17 @@ def measure_cluster(
       The cluster, in the order of ``devices``.
 
     Raises:
-      ConfigError: There is no device, ``devices`` has something else, or ``memory`` has another length.
+      ConfigError: There is no device, ``devices`` has one of them twice or something else, or ``memory`` has
+        another length.
       ClusterError: ``memory`` is no size.
     """
     found = given_devices("measure_cluster", devices)
     if not found:
         raise ConfigError("measure_cluster: devices: give at least one")
     count = len(found)
+    twice = [device for k, device in enumerate(found) if device in found[:k]]
+    if twice:
+        raise ConfigError(f"measure_cluster: devices: {twice[0]!r} is given twice; give each one once")
     given: Any = memory
     held = [given] * count if isinstance(given, str) or np.ndim(given) == 0 else list(given)
     if len(held) != count:
