@@ -202,6 +202,37 @@ def test_static_arguments_differ_by_their_type_as_in_jit():
         run(X, [1])
 
 
+def test_options_name_arguments_by_place_or_by_name():
+    def fn(x, n, mode="a"):
+        return 2 * x * n if mode == "a" else x - n
+
+    plan = planned(fn, X, 3, "a", devices=1, static_argnums=("n", 2))
+    for static in (1, 2), ("n", "mode"), (1, "mode"):
+        run = execute(plan, fn, static_argnums=static, donate_argnums="x")
+        for call in (
+            lambda run=run: run(jnp.asarray(X), 3),
+            lambda run=run: run(jnp.asarray(X), n=3),
+            lambda run=run: run(mode="a", n=3, x=jnp.asarray(X)),
+        ):
+            close(call(), X * 6)
+        assert len(run._programs) == 3
+    x = jnp.array(X)
+    run(x=x, n=3)
+    assert x.is_deleted()
+    with pytest.raises(ConfigError, match="static argument 'n' is a list, which has no hash"):
+        run(X, n=[3])
+
+
+def test_empty_arguments_by_other_names_are_other_programs():
+    def fn(x, a=None, b=None):
+        return x * (2 if a is None else 3) * (1 if b is None else 5)
+
+    run = execute(planned(fn, X), fn)
+    close(run(X, a={}), X * 3)
+    close(run(X, b={}), X * 10)
+    close(run(X), X * 2)
+
+
 def test_results_share_no_memory_with_arguments_constants_or_each_other():
     held = jnp.asarray(X) * 2
 
@@ -629,6 +660,8 @@ def test_bad_options():
         execute(3, net)
     with pytest.raises(ConfigError, match="a device of its own"):
         execute(plan, net, devices=[jax.devices()[0]] * 2)
+    with pytest.raises(ConfigError, match=r"the argument 1099511627776: .*; give an array"):
+        execute(plan, net)(2**40, X)
     with pytest.raises(ConfigError, match="donate_argnums: there is no argument 5"):
         execute(plan, net, donate_argnums=5)(X, X)
     with pytest.raises(ConfigError, match="plan and execute the outer one"):

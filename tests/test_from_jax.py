@@ -523,6 +523,7 @@ def test_peak_memory_of_random_programs_is_that_of_a_liveness_count(data):
         (lambda x: x, (), TypeError),
         (lambda x: {}["missing"], (f32(3),), KeyError),
         (lambda x: "text", (f32(3),), TypeError),
+        (lambda x: x, (2**40,), OverflowError),
     ],
 )
 def test_what_cannot_be_traced_is_refused_in_one_line_with_its_cause(fn, args, cause):
@@ -537,10 +538,11 @@ def test_what_cannot_be_traced_is_refused_in_one_line_with_its_cause(fn, args, c
     [
         ({"resident_argnums": 1}, "resident_argnums: there is no argument 1"),
         ({"resident_argnums": -2}, "resident_argnums: there is no argument -2"),
-        ({"resident_argnums": "x"}, "resident_argnums: there is no argument 'x'"),
+        ({"resident_argnums": "z"}, "resident_argnums: there is no argument 'z'"),
         ({"resident_argnums": b"\x00"}, r"resident_argnums: b'\\x00' must be indices or names of arguments"),
         ({"donate_argnums": (0, 7)}, "donate_argnums: there is no argument 7"),
         ({"static_argnums": 5}, "static_argnums: there is no argument 5"),
+        ({"static_argnums": "y"}, "static_argnums: there is no argument 'y'"),
         ({"static_argnums": 1.5}, "static_argnums: 1.5 must be indices or names of arguments"),
         ({"kwargs": 3}, "kwargs: give a Mapping, got int"),
         ({"input_devices": -1}, "input_devices: -1 must be the index of a device"),

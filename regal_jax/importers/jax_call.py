@@ -13,7 +13,7 @@ from regal_jax.checks import shown
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.importers.nnx_objects import NnxObjects, is_nnx, is_nnx_method, is_variable
 
-__all__ = ["ArgName", "FlatCall", "Leaf", "array_type", "static_key"]
+__all__ = ["ArgName", "FlatCall", "Leaf", "array_type", "is_array", "parameter_names", "static_key"]
 
 ArgName = int | str
 """A positional argument by its index, or a keyword argument by its name."""
@@ -60,10 +60,13 @@ def array_type(where: str, leaf: Any) -> Any:
       leaf: An array or a number.
 
     Raises:
-      ConfigError: It is neither.
+      ConfigError: It is neither, or JAX has no type for the number.
     """
     if is_array(leaf) and not isinstance(leaf, jax.ShapeDtypeStruct):
-        return jax.typeof(leaf)
+        try:
+            return jax.typeof(leaf)
+        except OverflowError as error:
+            raise ConfigError(f"{where}: the argument {shown(leaf)}: {error}; give an array") from None
     raise ConfigError(
         f"{where}: the argument {shown(leaf)} is no array; name what is static in static_argnums"
     )
@@ -77,6 +80,8 @@ def is_array(leaf: Any) -> bool:
         return jax.typeof(leaf) is not None
     except TypeError:
         return False
+    except OverflowError:  # A number, which JAX has no type for.
+        return True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -110,7 +115,7 @@ class FlatCall:
       fn: The function; also a module, a method of one, or a `functools.partial` that holds some.
       args: Its positional arguments.
       kwargs: Its keyword arguments.
-      static: Indices of the positional arguments that are passed as they are.
+      static: The arguments that are passed as they are, by index or by keyword.
 
     Attributes:
       leaves: The arrays, in the order of the arguments; those that come with ``fn`` first.
@@ -124,13 +129,13 @@ class FlatCall:
         static: frozenset[ArgName],
     ) -> None:
         self._fn, bound_args, bound_kwargs = _unbound(fn)
-        names = ["model" if n == "self" else n for n in _argument_names(self._fn, len(bound_args))]
+        names = ["model" if n == "self" else n for n in _names(self._fn, len(bound_args))]
         slots = [_Slot(None, name, tree) for name, tree in zip(names, bound_args, strict=True)]
         slots += [_Slot(None, key, bound_kwargs[key]) for key in sorted(bound_kwargs)]
         self._bound = len(slots)
-        names = _argument_names(fn, len(args))
+        names = _names(fn, len(args))
         slots += [_Slot(i, names[i], tree, i in static) for i, tree in enumerate(args)]
-        slots += [_Slot(key, key, kwargs[key]) for key in sorted(kwargs)]
+        slots += [_Slot(key, key, kwargs[key], key in static) for key in sorted(kwargs)]
         self._slots = slots
         self._positional = len(bound_args), len(args)
         self._keys = sorted(bound_kwargs), sorted(kwargs)
@@ -246,10 +251,16 @@ def _unbound(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple[Any, ...
     return fn, (), {}
 
 
-def _argument_names(fn: Callable[..., Any], count: int) -> list[str]:
+def parameter_names(fn: Callable[..., Any]) -> list[str]:
+    """Names of the parameters that ``fn`` takes by place; none if Python does not know them."""
     try:
         parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
-        parameters = []
-    plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        return []
+    return [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+
+
+def _names(fn: Callable[..., Any], count: int) -> list[str]:
+    """Names of the first ``count`` arguments."""
+    plain = parameter_names(fn)
     return (plain + [f"arg{i}" for i in range(len(plain), count)])[:count]

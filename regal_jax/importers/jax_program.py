@@ -12,7 +12,7 @@ from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Colocate, ComputationGraph, Pin, constrain
 from regal_jax.importers.assembly import Source, Step, assemble, unique_names
 from regal_jax.importers.flat_jaxpr import Equation, Program, aval_bytes, flatten, temp_bytes
-from regal_jax.importers.jax_call import ArgName, FlatCall, Leaf, is_array
+from regal_jax.importers.jax_call import ArgName, FlatCall, Leaf, is_array, parameter_names
 from regal_jax.importers.jax_leaks import refusing_leaks
 from regal_jax.importers.measured import MEASURED, MeasuredProfile
 from regal_jax.importers.op_cost import op_seconds
@@ -100,10 +100,10 @@ def from_jax(
       *args: Its positional arguments: pytrees of arrays, shapes or numbers.
       kwargs: Its keyword arguments, arrays too; bind any others with `functools.partial`.
       resident_argnums: Arguments that live on the devices between calls: parameters, optimiser state.
-        By index, keyword arguments by name. The arrays of NNX objects always do.
+        By index or by name. The arrays of NNX objects always do.
       donate_argnums: Arguments whose buffers are freed after their last reader. By default the arrays of
         NNX objects that ``fn`` changes, and no others; ``()`` donates nothing.
-      static_argnums: Positional arguments that are not arrays (hashable, as for `jax.jit`).
+      static_argnums: Arguments that are not arrays (hashable, as for `jax.jit`), by index or by name.
       input_devices: Device of every input, or of each argument (those not named: 0).
       while_trip_count: Iterations of a ``while`` loop, which a trace does not contain; one by default.
       pin: Devices for ops by name or pattern, e.g. ``{"encoder/*": 0}``; see `regal_jax.graph.constrain`.
@@ -137,12 +137,13 @@ def from_jax(
     check_kind("kwargs", kwargs or {}, Mapping)
     kwargs = dict(kwargs or {})
     known = [*range(len(args)), *kwargs]
-    static = argument_names(static_argnums, known, "static_argnums")
-    if any(isinstance(a, str) for a in static):
-        raise ConfigError(f"static_argnums: {static_argnums!r} must be indices of positional arguments")
-    resident = argument_names(resident_argnums, known, "resident_argnums")
-    donated = None if donate_argnums is None else argument_names(donate_argnums, known, "donate_argnums")
-    devices = _devices(input_devices, known)
+    names = parameter_names(fn)
+    static = argument_names(static_argnums, known, "static_argnums", names)
+    resident = argument_names(resident_argnums, known, "resident_argnums", names)
+    donated = (
+        None if donate_argnums is None else argument_names(donate_argnums, known, "donate_argnums", names)
+    )
+    devices = _devices(input_devices, known, names)
     profiles = profile_list(profile)
     if real(while_trip_count, 0) is None:
         raise ConfigError(f"while_trip_count: {shown(while_trip_count)} must be finite and zero or more")
@@ -244,9 +245,16 @@ def trace_call(
 
 
 def argument_names(
-    given: ArgName | Sequence[ArgName] | None, known: Sequence[ArgName], what: str
+    given: ArgName | Sequence[ArgName] | None, known: Sequence[ArgName], what: str, names: Sequence[str] = ()
 ) -> frozenset[ArgName]:
     """The arguments that an option names, by index or by name; ``None`` names none.
+
+    Args:
+      given: The value of the option.
+      known: The arguments of the call: indices, then keywords.
+      what: The option, for the message.
+      names: Parameters by place. An argument that the option names by place may be given by keyword, and the
+        other way round; one that is left out has its default.
 
     Raises:
       ConfigError: There is no such argument, or ``given`` has another type.
@@ -265,21 +273,29 @@ def argument_names(
         index = whole(item)
         by_place = None if index is None else index + (positional if index < 0 else 0)
         arg = item if isinstance(item, str) else by_place
-        if arg is None or arg not in known:
+        if arg is None or (arg not in known and _parameter(arg, names) is None):
             raise ConfigError(f"{what}: there is no argument {shown(item)}; the arguments are {list(known)}")
-        result.add(arg)
+        result.update({arg, _parameter(arg, names)} & set(known))
     return frozenset(result)
 
 
-def _devices(given: int | Mapping[ArgName, int], known: Sequence[ArgName]) -> dict[ArgName, int]:
+def _parameter(arg: ArgName, names: Sequence[str]) -> ArgName | None:
+    """The name of the parameter at a place, or the place of one with a name."""
+    if isinstance(arg, str):
+        return names.index(arg) if arg in names else None
+    return names[arg] if 0 <= arg < len(names) else None
+
+
+def _devices(
+    given: int | Mapping[ArgName, int], known: Sequence[ArgName], names: Sequence[str]
+) -> dict[ArgName, int]:
     by_arg = dict(given) if isinstance(given, Mapping) else dict.fromkeys(known, given)
     result: dict[ArgName, int] = {}
     for arg, device in by_arg.items():
         index = whole(device, 0)
         if index is None:
             raise ConfigError(f"input_devices: {shown(device)} must be the index of a device, from 0")
-        (key,) = argument_names([arg], known, "input_devices")
-        result[key] = index
+        result |= dict.fromkeys(argument_names([arg], known, "input_devices", names), index)
     return result
 
 

@@ -19,7 +19,7 @@ from regal_jax.execution.devices.record import ExecutionRecord
 from regal_jax.execution.devices.run import Actions, Run, Uses
 from regal_jax.execution.devices.segments import Compiled, compile_segment
 from regal_jax.importers.flat_jaxpr import Scalar, Value
-from regal_jax.importers.jax_call import ArgName, FlatCall, array_type, static_key
+from regal_jax.importers.jax_call import ArgName, FlatCall, array_type, parameter_names, static_key
 from regal_jax.importers.jax_program import TracedCall, argument_names, trace_call
 from regal_jax.importers.nnx_objects import is_nnx
 from regal_jax.plan import Plan
@@ -49,6 +49,7 @@ class PlannedFunction:
         self.plan = plan
         self.record: ExecutionRecord | None = None
         self._fn, self._devices, self._static, self._donated = fn, devices, static, donated
+        self._parameters = parameter_names(fn)
         self._trace = trace
         self._programs: dict[Any, _Program] = {}
         self._lock = threading.Lock()
@@ -56,8 +57,8 @@ class PlannedFunction:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         known = [*range(len(args)), *kwargs]
-        static = argument_names(self._static, known, "static_argnums")
-        donated = argument_names(self._donated, known, "donate_argnums")
+        static = argument_names(self._static, known, "static_argnums", self._parameters)
+        donated = argument_names(self._donated, known, "donate_argnums", self._parameters)
         call = FlatCall(self._fn, args, kwargs, static)
         program = self._program(call, args, kwargs, static, donated)
         results, record = program(call, self._trace)
@@ -73,10 +74,12 @@ class PlannedFunction:
         static: frozenset[ArgName],
         donated: frozenset[ArgName],
     ) -> "_Program":
-        fixed = static_key("regal_jax.execute", {i: args[i] for i in static if isinstance(i, int)})
-        rest = [a for i, a in enumerate(args) if i not in static]
+        given: dict[ArgName, Any] = {**dict(enumerate(args)), **dict(sorted(kwargs.items()))}
+        fixed = static_key("regal_jax.execute", {name: given[name] for name in static})
+        rest = {name: value for name, value in given.items() if name not in static}
         leaves = tuple((leaf.arg, leaf.name, *_signature(leaf.value)) for leaf in call.leaves)
-        key = (fixed, call.fixed, jax.tree.structure((rest, dict(kwargs)), is_leaf=is_nnx), leaves)
+        structure = jax.tree.structure(list(rest.values()), is_leaf=is_nnx)
+        key = (fixed, call.fixed, tuple(rest), structure, leaves)
         # Other threads wait, instead of each compiling the same segments.
         with self._lock:
             if key not in self._programs:
@@ -274,7 +277,7 @@ def execute(
       plan: A plan of ``from_jax(fn, ...)``, or the name of its file.
       fn: The function. Flax NNX objects that it changes are updated in place.
       devices: The JAX device of each device of the plan; by default the first ones of `jax.devices`.
-      static_argnums: Positional arguments that are not arrays.
+      static_argnums: Arguments that are not arrays, by index or by name.
       donate_argnums: Arguments whose memory may be reused, by index or by name. They cannot be used after
         the call.
       trace: Whether to wait for every action and keep its times in `PlannedFunction.record`.
