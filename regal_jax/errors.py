@@ -18,6 +18,7 @@ __all__ = [
     "PlanError",
     "ProcessLostError",
     "ResourceError",
+    "SolverError",
     "WorkerError",
 ]
 
@@ -60,6 +61,10 @@ class FormatError(_OneLine, ValueError):
 
 class PlanError(_OneLine, ValueError):
     """A plan that is not a valid execution of its graph on its cluster."""
+
+
+class SolverError(_OneLine, ValueError):
+    """A solver from outside of the package raised an exception, which is the cause of this one."""
 
 
 class ConfigError(_OneLine, ValueError):

@@ -166,6 +166,21 @@ def made(tmp_path):
     return tmp_path / "out"
 
 
+def test_a_seed_with_which_neither_fits_counts_as_no_improvement(tmp_path):
+    jobs = [job(name, "table", seed) for name in ("brkga", "auto") for seed in (0, 1)]
+    over = {"value": 9.0, "overflow": 5.0}
+    results = {
+        **column("brkga/table/0", [over, over, 100.0, over]),
+        **column("brkga/table/1", [over, over, over, over]),
+        **column("auto/table/0", [over, 50.0, over, over]),
+        **column("auto/table/1", [50.0, 50.0, 50.0, over]),
+    }
+    write(tmp_path / "out", jobs, results)
+    (_, auto) = report(tmp_path / "out").comparison.rows
+    # On the third graph -1, 0, 0.5 and 1 of the four pairs of seeds.
+    np.testing.assert_array_equal(auto.saved, [0.5, 1, (-1 + 0 + 0.5 + 1) / 4, np.nan])
+
+
 def rows_of(folder):
     with (folder / "table.csv").open() as file:
         return {row["method"]: row for row in csv.DictReader(file)}

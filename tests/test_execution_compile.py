@@ -440,7 +440,8 @@ def test_a_later_call_loads_the_finished_program(monkeypatch, donated):
     assert str(second.memory_analysis()) == str(first.memory_analysis())
     assert second.as_text() == first.as_text()
     assert second.report().splitlines()[:-1] == [
-        "the order was kept" if "searched" in line else line for line in first.report().splitlines()[:-1]
+        "the order was loaded from disk" if "searched" in line else line
+        for line in first.report().splitlines()[:-1]
     ]
     assert_same(jax.random.key_data(results[0].pop("key")), jax.random.key_data(expected[0].pop("key")))
     assert_same(results, expected)
@@ -721,6 +722,11 @@ def test_a_jax_without_the_hook_is_refused_in_one_line(monkeypatch, broken):
         ({"donate_argnums": 1.5}, "donate_argnums: 1.5 must be the index of an argument"),
         ({"donate_argnames": [0]}, r"donate_argnames: \[0\] must be the name of an argument"),
         ({"cache": "no"}, "cache is 'no'; give true or false"),
+        ({"static_argnums": 4}, r"static_argnums=\(4,\), but only accepts 1 .* Mend the option"),
+        ({"donate_argnums": 4}, r"donate_argnums=\(4,\), but only accepts 1"),
+        ({"donate_argnames": "zz"}, "invalid argnames {'zz'} in donate_argnames"),
+        ({"compiler_options": {"nope": 1}}, "compiler_options: No such compile option: 'nope'; give options"),
+        ({"compiler_options": {"xla_cpu_enable_fast_math": [1]}}, "compiler_options: .*; give options"),
     ],
 )
 def test_impossible_options_are_refused(options, match):
@@ -728,6 +734,22 @@ def test_impossible_options_are_refused(options, match):
         compiled(wide, X, **options)
     with pytest.raises(ConfigError, match="no function"):
         compiled(3, X)
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "cause"),
+    [
+        (lambda a, b: a, (X, "s"), TypeError),
+        (lambda a, b: a, (X,), TypeError),
+        (lambda a: a if a.sum() > 0 else -a, (X,), jax.errors.TracerBoolConversionError),
+        (lambda a: a, (2**40,), OverflowError),
+    ],
+)
+def test_what_cannot_be_traced_is_refused_in_one_line_with_its_cause(fn, args, cause):
+    with pytest.raises(FormatError, match=f"cannot trace '<lambda>': {cause.__name__}: ") as caught:
+        compiled(fn, *args)
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, cause)
 
 
 def test_the_report_has_both_programs():

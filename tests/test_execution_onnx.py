@@ -413,6 +413,8 @@ def test_plans_with_shared_buffers_are_known(tmp_path, capsys):
     regal_jax.save_graph(from_onnx(proto), tmp_path / "g.json")
     assert main(["show", str(tmp_path / "g.json"), "--in-place"]) == 2
     assert "--in-place is for ONNX models; " in capsys.readouterr().err
+    assert main(["optimize", str(path), "--in-place"]) == 2
+    assert "--in-place: buffers are shared on one device; give --devices 1" in capsys.readouterr().err
     assert main(["order", "--example", "mlp", "--in-place"]) == 2
     assert "--in-place is for ONNX models; leave it out" in capsys.readouterr().err
 

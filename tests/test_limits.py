@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import re
 import warnings
 
 import pytest
@@ -30,6 +31,61 @@ def tenths(ops=1000):
     for i in range(ops):
         b.add_op(f"o{i}", runtime=0.1, inputs=[f"o{i - 1}"] if i else [], outputs=[4])
     return b.build()
+
+
+def few_bytes_beside_many():
+    """A graph in whose peaks a few bytes are less than float32 can tell; the lowest is 20 000 001."""
+    b = GraphBuilder("q")
+    large = 10**7
+    b.add_op("a", runtime=1, outputs=[large])
+    b.add_op("b", runtime=1, outputs=[7])
+    b.add_op("c", runtime=1, outputs=[large])
+    b.add_op("d", runtime=1, outputs=[5])
+    b.add_op("e", runtime=1, outputs=[5], inputs=["d"])
+    b.add_op("f", runtime=1, outputs=[1], inputs=["a", "c"])
+    b.add_op("g", runtime=1, outputs=[large], inputs=["b", "d", "f"])
+    return b.build()
+
+
+@pytest.mark.parametrize("method", ["brkga", "annealing", "auto", "order-search", "depth-first-dp"])
+@pytest.mark.parametrize("warm_start", [True, False])
+def test_peaks_are_optimal_to_the_byte(method, warm_start):
+    graph, options = few_bytes_beside_many(), {"objective": "peak-memory", "evaluations": 2000}
+    if method != "depth-first-dp":
+        options["warm_start"] = warm_start
+    plan = optimize(graph, ONE, method=method, **options)
+    assert plan.peak_memory.tolist() == [20_000_001]
+    assert plan.optimal
+    assert plan.gap == 0
+    worse = optimize(graph, ONE, method="bfs", objective="peak-memory")
+    assert worse.peak_memory[0] > 20_000_001
+    assert not worse.optimal
+    assert worse.gap < 1e-5
+    assert re.search(r"objective    peak-memory: [0-9.e-]+ % above the lower bound", str(worse))
+    assert "0.0000 %" not in str(worse)
+
+
+@pytest.mark.parametrize("unit", [1, 10, 100, 1000])
+def test_a_target_for_peaks_is_met_to_the_byte(unit):
+    """The device compares in float32, which knows peaks of up to 2**22 units."""
+    b = GraphBuilder("pair")
+    b.add_op("a", runtime=1, outputs=[unit * 40_000])
+    b.add_op("b", runtime=1, outputs=[unit * 40_001])
+    b.add_op("c", runtime=1, outputs=[1], inputs=["a"])
+    b.add_op("d", runtime=1, outputs=[1], inputs=["b"])
+    graph = b.build()
+    low = unit * 40_001 + 1
+    for target in (low, low - 1):
+        plan = optimize(
+            graph,
+            ONE,
+            method="brkga",
+            objective="peak-memory",
+            evaluations=500,
+            warm_start=False,
+            target=target,
+        )
+        assert plan.peak_memory.tolist() == [low]
 
 
 @pytest.mark.parametrize("warm_start", [True, False])

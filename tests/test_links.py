@@ -145,7 +145,9 @@ def test_machines_of_several_devices():
     assert [cluster.between(0, k) for k in (1, 2, 3)] == [near, far, far]
     assert [cluster.between(3, k) for k in (0, 1, 2)] == [far, far, near]
     assert cluster.memory == (8 * 2.0**30,) * 4
-    assert "over nvlink4 (latency 3us, bandwidth 375GB/s) and links of latency 50us" in str(cluster)
+    assert "over links of latency 3us, bandwidth 375GB/s (as nvlink4) and links of latency 50us" in str(
+        cluster
+    )
     same = Cluster.nodes(1, 2, within="nvlink4", between="nvlink4", memory=np.int64(5))
     assert same == Cluster.uniform(2, 5, "nvlink4")
     one = Cluster.nodes(1, 3, within="pcie3x16", between="nvlink4")
@@ -193,7 +195,7 @@ def test_named_links(name):
     assert blocking == Cluster.uniform(2, "16GiB", f"blocking:{name}")
     assert blocking == Cluster((2.0**34,) * 2, "blocking", named.latency, named.bandwidth)
     assert dataclasses.replace(blocking, transfer="delay") == Cluster.uniform(2, "16GiB", f"delay:{name}")
-    assert f"over {name} (" in str(blocking)
+    assert f"(as {name})" in str(blocking)
 
 
 def test_the_page_of_links_has_the_table():
@@ -223,7 +225,7 @@ def test_without_a_word_transfers_take_time():
     default = Cluster.uniform(2)
     assert default == Cluster((INF, INF)) == Cluster.uniform(2, transfer=f"blocking:{DEFAULT_LINK}")
     assert transfer_times(_one_megabyte(), default).tolist() == [[10 + 40]]
-    assert f"over {DEFAULT_LINK} " in str(default)
+    assert f"(as {DEFAULT_LINK})" in str(default)
 
 
 @pytest.mark.parametrize("text", ["blocking", "delay", "free"])

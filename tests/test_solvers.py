@@ -1,6 +1,7 @@
 """Solvers: tests of all in the registry, portfolios, settings, and a custom solver."""
 
 import dataclasses
+import importlib
 import json
 import math
 import os
@@ -37,7 +38,7 @@ from regal_jax import (
 )
 from regal_jax.cli import main
 from regal_jax.datasets import generate
-from regal_jax.errors import ConfigError, InfeasiblePlanWarning, PlanError
+from regal_jax.errors import ConfigError, InfeasiblePlanWarning, PlanError, SolverError
 from regal_jax.experiments import EvaluationConfig, report, run_evaluation
 from regal_jax.heuristics import HEURISTICS, HostSearch, PeakSearchConfig, list_scheduling, run_heuristic
 from regal_jax.plan import Objective, Plan, PlanStatus
@@ -722,6 +723,15 @@ def wrong_plans():
             run_heuristic("partition-dfs", GRAPH, TWO, "peak-memory"),
             "the plan is for peak-memory, the instance for makespan; give its objective",
         ),
+        "bound": (
+            dataclasses.replace(good, lower_bound=good.makespan),
+            "returned a plan that is not valid: the lower_bound is .*, the plan says",
+        ),
+        "impossible": (dataclasses.replace(good, impossible=True), "which is not proven"),
+        "no provenance": (
+            dataclasses.replace(good, provenance=None),  # pyright: ignore[reportArgumentType]
+            "its provenance is a NoneType; give a dict, or none",
+        ),
     }
 
 
@@ -824,6 +834,83 @@ def test_a_name_that_makes_no_solver_is_refused(monkeypatch):
     register(Entry("empty", "E", "x", lambda: None))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match="method: 'empty' makes a NoneType; its entry must make a solver"):
         optimize(GRAPH, TWO, method="empty")
+
+
+@dataclasses.dataclass(frozen=True)
+class Breaks(Constructive):
+    """Raises an error for graphs of 15 ops."""
+
+    name = "breaks"
+    error: type = KeyError
+
+    def construct(self, instance):
+        if instance.graph.num_ops == 15:
+            raise self.error("one\ntwo")
+        return run_heuristic("bfs", instance.graph, instance.cluster, instance.objective)
+
+
+def test_errors_of_a_solver_name_it_and_the_graph():
+    class Begins(HostSolver):
+        name = "begins"
+
+        def begin(self, instance):
+            raise ZeroDivisionError("begun")
+
+    message = r"breaks: failed for 'layered-15-0': KeyError: 'one\\+ntwo'; mend the solver"
+    other = generate("layered", 16, seed=0)
+    for graphs in ([GRAPH], [other, GRAPH]):
+        with pytest.raises(SolverError, match=message) as caught:
+            optimize_many(graphs, TWO, method=Breaks(), progress=False)
+        assert isinstance(caught.value.__cause__, KeyError)
+    with pytest.raises(SolverError, match="begins: failed for 'layered-15-0': ZeroDivisionError: begun"):
+        optimize(GRAPH, TWO, method=Begins(), evaluations=10)
+    with pytest.raises(ConfigError, match="one"):
+        optimize(GRAPH, TWO, method=Breaks(ConfigError))
+
+
+def test_an_evaluation_goes_on_after_an_error_of_a_solver(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_registry", dict(registry._registry))
+    register(Entry("breaks", "Breaks", "x", Breaks))
+    (tmp_path / "graphs").mkdir()
+    for ops in (15, 16):
+        save_graph(generate("layered", ops, seed=0), tmp_path / f"graphs/g{ops}.json")
+    config = EvaluationConfig(
+        graphs=str(tmp_path / "graphs"), methods=("breaks", "bfs"), other_seed=-1, limits=(), warm_up=False
+    )
+    run_evaluation(config, tmp_path / "out")
+    rows = {row.title: row for row in report(tmp_path / "out").comparison.rows}
+    (refusal,) = rows["Breaks"].refused.values()
+    assert "breaks: failed for 'layered-15-0': KeyError" in refusal
+    assert rows["Breaks"].graphs == 1
+    assert [row.graphs for title, row in rows.items() if title != "Breaks"] == [2, 2]
+
+
+def test_sources_outside_of_the_package_are_digested(tmp_path, monkeypatch):
+    from regal_jax.solvers.sources import outside_sources
+
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = (
+        "import dataclasses\nfrom regal_jax.heuristics import run_heuristic\n"
+        "from regal_jax.solvers import Constructive\n\n\n@dataclasses.dataclass(frozen=True)\n"
+        "class Mine(Constructive):\n    name = 'mine'\n\n    def construct(self, instance):\n"
+        "        return run_heuristic({name!r}, instance.graph, instance.cluster, instance.objective)\n"
+    )
+    assert outside_sources(Auto()) == {}
+    assert outside_sources(Made()).keys() == {__name__}
+    found = []
+    for name in ("bfs", "critical-path"):
+        (tmp_path / "my_outside_solver.py").write_text(code.format(name=name))
+        monkeypatch.delitem(sys.modules, "my_outside_solver", raising=False)
+        importlib.invalidate_caches()
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "dont_write_bytecode", True)
+            module = importlib.import_module("my_outside_solver")
+        (plan,) = optimize_many([GRAPH], TWO, method=module.Mine(), store=tmp_path / "kept", progress=False)
+        wanted = run_heuristic(name, GRAPH, TWO)
+        assert plan.makespan == wanted.makespan
+        found.append((outside_sources(module.Mine())["my_outside_solver"], plan.makespan))
+    assert found[0][0] != found[1][0]
+    assert found[0][1] != found[1][1]
 
 
 def test_a_solver_returns_one_plan_for_each_graph():

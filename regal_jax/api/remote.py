@@ -26,6 +26,7 @@ from regal_jax.solvers.loop.outcome import Start, finished_plan
 from regal_jax.solvers.loop.progress import Bar
 from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.loop.watch import Improvement, Watch
+from regal_jax.solvers.sources import outside_sources
 from regal_jax.solvers.wire import pack_solver
 
 __all__ = ["call_message", "digest_of", "plan_remotely"]
@@ -60,7 +61,9 @@ def call_message(settings: Settings, pin: Pin | None, colocate: Colocate) -> Mes
         "pin": {pattern: list(devices) for pattern, devices in pins.items()},
         "colocate": list(patterns),
     }
-    return Message(head, weights)
+    # Solvers of the package are known by its version.
+    outside = outside_sources(settings.solver)
+    return Message(head | ({"sources": outside} if outside else {}), weights)
 
 
 def digest_of(message: Message) -> str:
@@ -220,6 +223,6 @@ class _RemoteCall:
         done = len(plans) - len(given_up)
         return WorkerError(
             f"engine: gave up {', '.join(names[:_NAMES])}{more}; {done} of {len(plans)} graphs have plans; "
-            "run these graphs apart, with more memory",
+            "mend what they raised, or run graphs whose workers died apart, with more memory",
             plans,
         )

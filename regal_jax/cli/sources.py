@@ -40,6 +40,10 @@ def load(file: str | None, args: argparse.Namespace) -> "ComputationGraph":
     if args.in_place:
         if not find_format(file, args.format).in_place:
             raise ConfigError(f"--in-place is for ONNX models; {file!r} is none, leave it out")
+        if getattr(args, "devices", 1) > 1:
+            raise ConfigError(
+                "--in-place: buffers are shared on one device; give --devices 1 or leave it out"
+            )
         options["in_place"] = True
     return load_graph(file, format=args.format, **options)
 

@@ -281,6 +281,15 @@ class _Reference:
         return np.where(some, self.share * saved + (1 - self.share) * without, saved)
 
 
+def _with_zeros(saved: Sequence[_Array], columns: Sequence[_Column], size: int) -> list[np.ndarray]:
+    """``saved`` with 0 for a search that fits as little as the reference, where others of its row fit."""
+    some = ~np.isnan(_mean(saved, size))
+    return [
+        np.where(np.isnan(s) & some & ~np.isnan(c.overflow), 0.0, s)
+        for s, c in zip(saved, columns, strict=True)
+    ]
+
+
 def _mean(arrays: Iterable[_Array], size: int) -> np.ndarray:
     """``[B]`` means without NaNs; NaN where all values are NaN."""
     table = np.stack([np.full(size, np.nan), *arrays])
@@ -308,7 +317,7 @@ def _row(
     other: bool,
 ) -> Row:
     first, size = columns[0], len(hashes)
-    saved = [reference.saved(c.value, c.overflow) for c in columns]
+    saved = _with_zeros([reference.saved(c.value, c.overflow) for c in columns], columns, size)
     matched = [np.where(np.isnan(s), np.nan, s >= -TOLERANCE) for s in saved]
     fits = [np.where(np.isnan(c.overflow), np.nan, c.overflow == 0) for c in columns]
     logs = _mean([np.log(_ratio(c, best)) for c in columns], size)

@@ -33,6 +33,7 @@ from regal_jax.policies import (
     shipped_policy,
 )
 from regal_jax.solvers import with_settings
+from regal_jax.solvers.sources import outside_sources
 from regal_jax.storage.stamps import file_stamp
 
 __all__ = ["REFERENCES", "Job", "Jobs", "make_jobs", "thousands"]
@@ -348,11 +349,13 @@ def _job(
         "history": role == "curve",
         **({"limit": [role, *limit]} if limit[0] else {}),
     }
-    text = json.dumps({**problem, **made.identity}, sort_keys=True)
+    outside = outside_sources(made.method.solver)
+    identity = {**made.identity, **({"sources": outside} if outside else {})}
+    text = json.dumps({**problem, **identity}, sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     return Job(
         made.name, title, role, seed, budget, key, made.method, made.guided, *limit,
-        compiles=made.compiles, identity=made.identity,
+        compiles=made.compiles, identity=identity,
     )  # fmt: skip
 
 

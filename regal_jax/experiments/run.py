@@ -10,7 +10,14 @@ import numpy as np
 
 from regal_jax.checks import check_kind
 from regal_jax.engines import Engine, opened
-from regal_jax.errors import ClusterError, ConfigError, GraphError, MissingExtraError, WorkerError
+from regal_jax.errors import (
+    ClusterError,
+    ConfigError,
+    GraphError,
+    MissingExtraError,
+    SolverError,
+    WorkerError,
+)
 from regal_jax.experiments.config import EvaluationConfig
 from regal_jax.experiments.graphs import Task, evaluation_tasks
 from regal_jax.experiments.jobs import Job, make_jobs
@@ -173,7 +180,7 @@ class _Run:
         """The fields of one record per task."""
         try:
             return _fields(job, self._timed(job, tasks))
-        except (ConfigError, ClusterError, GraphError, WorkerError) as error:
+        except (ConfigError, ClusterError, GraphError, SolverError, WorkerError) as error:
             if len(tasks) == 1:
                 return [{"error": _one_line(error)}]
         # The method may fail to cover only one graph of the chunk.

@@ -123,8 +123,8 @@ class Cluster:
 
         Examples:
           >>> from regal_jax import Cluster
-          >>> print(Cluster.uniform(4, memory="16GiB", transfer="nvlink4"))
-          4 device(s) of 16.00 GiB, blocking transfers over nvlink4 (latency 3us, bandwidth 375GB/s)
+          >>> print(Cluster.uniform(4, memory="16GiB", transfer="free"))
+          4 device(s) of 16.00 GiB, free transfers at no cost
         """
         return cls((memory,) * _count(devices, "devices"), transfer)
 
@@ -366,4 +366,4 @@ def _costs(latency: Quantity | Table, bandwidth: Quantity | Table) -> bool:
 def _shown(link: Link) -> str:
     late, wide = (q if isinstance(q, str) else f"{q:g}" for q in link)
     name, numbers = link_name(link), f"latency {late}, bandwidth {wide}"
-    return f"{name} ({numbers})" if name else f"links of {numbers}"
+    return f"links of {numbers} (as {name})" if name else f"links of {numbers}"

@@ -19,7 +19,7 @@ from regal_jax.importers.op_cost import op_seconds
 from regal_jax.importers.roofline import DeviceProfile, find_profile, profile_list
 from regal_jax.runtime.interrupts import interruptible
 
-__all__ = ["TracedCall", "argument_names", "from_jax", "trace_call"]
+__all__ = ["TracedCall", "argument_names", "from_jax", "trace_call", "trace_error"]
 
 _REMEDY: Final = (
     "it must run under jax.jit on these arguments: name those that are no arrays in static_argnums, "
@@ -235,13 +235,24 @@ def trace_call(
         raise
     # Tracing runs the user's code, which may raise anything.
     except Exception as error:
-        text = next(iter(str(error).splitlines()), "")
-        remedy = _NNX_REMEDY if "different trace level" in text else _REMEDY
-        odd = next((leaf for leaf in (call.leaves if call else ()) if not is_array(leaf.value)), None)
-        if odd is not None and isinstance(error, TypeError):
-            text = f"the argument {odd.name!r} is {shown(odd.value)}, which is no array"
-            remedy = "name it in static_argnums, or bind it with functools.partial"
-        raise FormatError(f"cannot trace {name!r}: {type(error).__name__}: {text} ({remedy})") from error
+        raise trace_error(name, error, call.leaves if call else ()) from error
+
+
+def trace_error(name: str, error: Exception, leaves: Sequence[Leaf] = ()) -> FormatError:
+    """What is said where JAX cannot trace a function.
+
+    Args:
+      name: Name of the function.
+      error: What JAX, or the function, raised.
+      leaves: The arguments that should be arrays.
+    """
+    text = next(iter(str(error).splitlines()), "")
+    remedy = _NNX_REMEDY if "different trace level" in text else _REMEDY
+    odd = next((leaf for leaf in leaves if not is_array(leaf.value)), None)
+    if odd is not None and isinstance(error, TypeError):
+        text = f"the argument {odd.name!r} is {shown(odd.value)}, which is no array"
+        remedy = "name it in static_argnums, or bind it with functools.partial"
+    return FormatError(f"cannot trace {name!r}: {type(error).__name__}: {text} ({remedy})")
 
 
 def argument_names(

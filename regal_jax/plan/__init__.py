@@ -9,7 +9,7 @@ from regal_jax.plan.contraction import Contraction, contract, contract_for
 from regal_jax.plan.decode import decode_order, decode_placement
 from regal_jax.plan.drafts import BestDraft
 from regal_jax.plan.fitness import plan_fitness
-from regal_jax.plan.limits import ROUNDING, meets_bound, overflow_of, why_impossible
+from regal_jax.plan.limits import ROUNDING, meets_bound, overflow_of, rounded_up, why_impossible
 from regal_jax.plan.order_bound import Lives, least_peak, order_bound
 from regal_jax.plan.plan import Plan, PlanStatus, proof_of
 from regal_jax.plan.replay import Timeline, outcome, replay, transfer_event
@@ -46,6 +46,7 @@ __all__ = [
     "plan_fitness",
     "proof_of",
     "replay",
+    "rounded_up",
     "transfer_event",
     "verify",
     "why_impossible",

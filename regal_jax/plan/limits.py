@@ -8,15 +8,20 @@ from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, once_a_pa
 from regal_jax.graph.units import format_bytes
 from regal_jax.plan.bounds import Objective, lower_bound
 
-__all__ = ["ROUNDING", "meets_bound", "overflow_of", "why_impossible"]
+__all__ = ["ROUNDING", "meets_bound", "overflow_of", "rounded_up", "why_impossible"]
 
 ROUNDING: Final = 2.0**-20
-"""Relative difference below which values count as equal: a makespan is a float32 sum of many numbers."""
+"""Relative difference below which makespans count as equal: they are float32 sums of many numbers."""
 
 
-def meets_bound(value: float, bound: float) -> bool:
-    """Whether ``value`` meets its lower bound, up to `ROUNDING`."""
-    return value <= bound * (1 + ROUNDING)
+def rounded_up(bound: float, objective: Objective) -> float:
+    """The largest value that counts as equal to ``bound``; peaks are whole bytes, makespans are rounded."""
+    return bound * (1 + ROUNDING) if objective is Objective.MAKESPAN else bound
+
+
+def meets_bound(value: float, bound: float, objective: Objective) -> bool:
+    """Whether ``value`` meets its lower bound, a makespan up to `ROUNDING`."""
+    return value <= rounded_up(bound, objective)
 
 
 def overflow_of(peaks: np.ndarray, cluster: Cluster) -> float:

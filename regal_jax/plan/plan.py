@@ -175,8 +175,8 @@ class Plan:
 
     @property
     def optimal(self) -> bool:
-        """Whether it fits the memory and meets `lower_bound` up to a millionth (the precision of float32)."""
-        return self.feasible and meets_bound(self.objective_value, self.lower_bound)
+        """Whether it fits the memory and meets `lower_bound`, a makespan up to 2**-20 (float32 sums)."""
+        return self.feasible and meets_bound(self.objective_value, self.lower_bound, self.objective)
 
     @property
     def status(self) -> PlanStatus:

@@ -110,23 +110,26 @@ def _distance(plan: "Plan") -> str:
     value, bound = plan.objective_value, plan.lower_bound
     makespan = plan.objective is Objective.MAKESPAN
     shown = format_time(bound, plan.time_unit) if makespan else format_bytes(bound)
-    if not plan.feasible and meets_bound(value, bound):
+    meets = meets_bound(value, bound, plan.objective)
+    if meets and not plan.feasible:
         return f"the lower bound is {shown}"
-    if meets_bound(value, bound):
+    if meets:
         return f"optimal, it meets the lower bound of {shown}"
     if plan.feasible and plan.provenance.get("status") == "optimal":
-        return "optimal, as the solver has proven" + _up_to(value, plan.provenance.get("bound"))
+        return "optimal, as the solver has proven" + _up_to(plan, plan.provenance.get("bound"))
     if plan.gap is None:
         return f"the lower bound is {shown}"
     gap = 100 * plan.gap
     if gap >= 1000:
         return f"{value / bound:.3g} x the lower bound of {shown}"
-    return f"{gap:.{1 if gap >= 0.05 else 4}f} % above the lower bound of {shown}"
+    digits = ".1f" if gap >= 0.05 else ".4f" if gap >= 5e-5 else ".1g"
+    return f"{gap:{digits}} % above the lower bound of {shown}"
 
 
-def _up_to(value: float, bound: Any) -> str:
+def _up_to(plan: "Plan", bound: Any) -> str:
     """How far a proof leaves open whether there is a better plan, where its times were rounded."""
-    if not isinstance(bound, float | int) or not bound or meets_bound(value, bound):
+    value = plan.objective_value
+    if not isinstance(bound, float | int) or not bound or meets_bound(value, bound, plan.objective):
         return ""
     return f" up to {100 * (value / bound - 1):.1g} %"
 

@@ -15,6 +15,11 @@ from regal_jax.graph.units import format_bytes, format_time
 
 __all__ = ["CompileStatistics", "CompiledProgram", "run_seconds"]
 
+_SOURCES: Final = {
+    "searched": "the order was searched",
+    "kept": "the order was loaded from disk",
+    "given": "the order was given",
+}
 _ROUNDS: Final = 5
 
 
@@ -127,7 +132,7 @@ class CompiledProgram:
             rows.append(("median run", *(format_time(s, "s") for s in seconds)))
         widths = [max(len(row[c]) for row in rows) for c in range(3)]
         lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}".rstrip() for a, b, c in rows]
-        order = f"the order was {stats.source}" if stats.reordered else f"XLA's order is kept: {stats.reason}"
+        order = _SOURCES[stats.source] if stats.reordered else f"XLA's order remains: {stats.reason}"
         compiled = f"compiled in {format_time(stats.compile_seconds, 's')}"
         searched = f", of which {format_time(stats.search_seconds, 's')} were the search"
         return "\n".join([*lines, order, compiled + (searched if stats.search_seconds else "")])

@@ -223,7 +223,8 @@ def compile(
       ConfigError: An option is not allowed, the program is for several devices or not for a CPU, or this
         version of JAX does not accept orders.
       PlanError: ``plan`` is for another program.
-      FormatError: ``plan`` cannot be read, or is not a schedule.
+      FormatError: ``plan`` cannot be read, or is not a schedule; or JAX cannot trace ``fn`` on these
+        arguments (the cause is kept).
 
     Examples:
       >>> import jax, jax.numpy as jnp

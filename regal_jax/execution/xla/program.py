@@ -43,6 +43,7 @@ from regal_jax.execution.xla.schedule import (
 from regal_jax.execution.xla.search import SearchSettings, find_candidates
 from regal_jax.execution.xla.sequence import Orders, complete_orders, orders_of
 from regal_jax.importers.hlo_text import parse_module
+from regal_jax.importers.jax_program import trace_error
 from regal_jax.programs.stored import use_cache
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.search.config import MAX_EVALUATIONS
@@ -132,6 +133,17 @@ class CompileOptions:
         self.plan = plan if plan is None or isinstance(plan, Schedule) else Schedule.load(plan)
         check_kind("compiler_options", compiler_options or {}, Mapping)
         self.compiler_options = dict(compiler_options or {})
+        if self.compiler_options:
+            _check_compiler_options(self.compiler_options)
+
+
+def _check_compiler_options(options: dict[str, Any]) -> None:
+    """Compiles a program of one instruction with the options, since only XLA knows them."""
+    try:
+        jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((), "int32")).compile(options)
+    except (jax.errors.JaxRuntimeError, TypeError, ValueError) as error:
+        text = " ".join(str(error).removeprefix("INVALID_ARGUMENT: ").split())
+        raise ConfigError(f"compiler_options: {text}; give options of XLA") from None
 
 
 def _listed(given: Any) -> list[Any]:
@@ -151,7 +163,7 @@ def build(
     check_support()
     use_cache()
     clock = Deadline()
-    lowered = jax.jit(_fresh(fn), **options.arguments).lower(*args, **kwargs)
+    lowered = _lowered(fn, args, kwargs, options)
     fingerprint = _fingerprint(lowered, options)
     if options.plan is not None:
         if options.plan.fingerprint != fingerprint:
@@ -178,6 +190,23 @@ def build(
         except (OSError, FormatError) as error:
             warnings.warn(f"regal_jax.compile: the schedule is not kept: {error}", stacklevel=3)
     return made
+
+
+def _lowered(
+    fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], options: CompileOptions
+) -> jax.stages.Lowered:
+    program = _fresh(fn)
+    try:
+        jitted = jax.jit(program, **options.arguments)
+    except ValueError as error:  # An option names no argument of the function.
+        raise ConfigError(f"regal_jax.compile: {' '.join(str(error).split())} Mend the option.") from None
+    try:
+        return jitted.lower(*args, **kwargs)
+    except FormatError:
+        raise
+    # Tracing runs the user's code, which may raise anything.
+    except Exception as error:
+        raise trace_error(program.__name__, error) from error
 
 
 def _keeps_programs() -> bool:

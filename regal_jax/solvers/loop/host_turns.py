@@ -8,13 +8,13 @@ from typing import Any, Final
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HostSearch, counting, run_heuristic
-from regal_jax.plan import ROUNDING, Contraction, Plan, contract_for, lower_bound
+from regal_jax.plan import Contraction, Plan, contract_for, lower_bound, rounded_up
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.search import Status, status_of
 from regal_jax.solve import graph_identities
 from regal_jax.solvers import HostSolver, HostStage, Instance
 from regal_jax.solvers.loop import turns
-from regal_jax.solvers.loop.replayed import replayed
+from regal_jax.solvers.loop.replayed import naming_errors, replayed
 from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.loop.turns import Turn
 
@@ -81,10 +81,11 @@ class HostRun:
           report: Called a few times a second, with a plan if it is wanted and there is a better one.
           plans: Whether reports have plans.
         """
-        goal = lower_bound(*self._pair, self._settings.objective) * (1 + ROUNDING)
+        objective = self._settings.objective
+        goal = rounded_up(lower_bound(*self._pair, objective), objective)
         goal = max(goal, self._settings.target or 0.0)
         watch = _Watch(self._settings, known, goal, seconds, interrupted, report, plans)
-        with counting() as work:
+        with counting() as work, naming_errors(self._solver, self._pair[:1]):
             turn = self._turn(known, evaluations, seconds, watch)
         return dataclasses.replace(turn, work=work)
 
@@ -127,8 +128,8 @@ class HostRun:
     def _found(self, search: HostSearch) -> Plan | None:
         """The best plan of a search of the original graph so far."""
         found = search.plan()
-        objective, name = self._settings.objective, self._solver.name
-        return None if found is None else replayed(found, *self._pair, objective, name)
+        objective = self._settings.objective
+        return None if found is None else replayed(found, *self._pair, objective, self._solver)
 
     def _race(
         self, contraction: Contraction, known: Sequence[Plan], evaluations: int, watch: "_Watch"

@@ -21,7 +21,7 @@ from regal_jax.solve import CHROMOSOME, timeline_of
 from regal_jax.solvers import Constructive, HostStage
 from regal_jax.solvers.loop.batches import Batch
 from regal_jax.solvers.loop.host_turns import instance_of
-from regal_jax.solvers.loop.replayed import replayed
+from regal_jax.solvers.loop.replayed import naming_errors, replayed
 from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.loop.turns import Turn, improves
 
@@ -62,9 +62,10 @@ def constructed_plans(
 
     Raises:
       PlanError: It returned anything but one valid plan for each graph.
+      SolverError: As `naming_errors`.
     """
     clock = Deadline()
-    with counting() as work:
+    with counting() as work, naming_errors(solver, [graph for graph, _ in pairs]):
         plans = solver.construct_all([instance_of(*pair, settings, seconds=seconds) for pair in pairs])
     took = clock.spent / len(pairs)
     spent = {"seconds": round(took, 6), "work": _counts(work, len(pairs))}
@@ -74,8 +75,7 @@ def constructed_plans(
             f"{solver.name}: construct_all returned {count} for {len(pairs)} graphs; return one each"
         )
     made = [
-        replayed(plan, *pair, settings.objective, solver.name)
-        for plan, pair in zip(plans, pairs, strict=True)
+        replayed(plan, *pair, settings.objective, solver) for plan, pair in zip(plans, pairs, strict=True)
     ]
     return [
         dataclasses.replace(plan, provenance={**_common(settings), **plan.provenance, **spent})

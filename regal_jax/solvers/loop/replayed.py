@@ -1,26 +1,60 @@
-"""Plans that a solver returns are replayed before anybody sees them."""
+"""What solvers return and raise: plans are replayed before anybody sees them, errors name their place."""
 
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from regal_jax.errors import PlanError
+from regal_jax import errors
+from regal_jax.errors import PlanError, SolverError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan, check_graph, outcome
+from regal_jax.solvers.protocol import Solver
 
-__all__ = ["replayed"]
+__all__ = ["naming_errors", "replayed"]
+
+_OURS = tuple(getattr(errors, name) for name in errors.__all__)
 
 
-def replayed(plan: Any, graph: ComputationGraph, cluster: Cluster, objective: Objective, solver: str) -> Plan:
+@contextlib.contextmanager
+def naming_errors(solver: Solver, graphs: Sequence[ComputationGraph]) -> Iterator[None]:
+    """Names the solver and the graphs in exceptions that a solver from outside of the package raises.
+
+    Raises:
+      SolverError: It raised an exception that is none of ours; that is its cause.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, _OURS) or _is_ours(solver):
+            raise
+        what = repr(graphs[0].name) if len(graphs) == 1 else f"{len(graphs)} graphs, {graphs[0].name!r} first"
+        kind, text = type(error).__name__, next(iter(str(error).splitlines()), "")
+        raise SolverError(
+            f"{solver.name}: failed for {what}: {kind}: {text}; mend the solver (the error is the cause)"
+        ) from error
+
+
+def _is_ours(solver: Solver) -> bool:
+    """Whether the package has the solver."""
+    return type(solver).__module__.startswith("regal_jax.")
+
+
+def replayed(
+    plan: Any, graph: ComputationGraph, cluster: Cluster, objective: Objective, solver: Solver
+) -> Plan:
     """``plan`` itself, if it is one for this problem and its exact replay gives its numbers.
+
+    All that a plan of a solver from outside of the package states is verified. Solvers of the package make
+    plans with `Plan.from_events`, whose makespan and peaks are compared.
 
     Raises:
       PlanError: It is not; the message names the solver.
     """
+    name = solver.name
     if not isinstance(plan, Plan):
-        raise PlanError(
-            f"{solver}: returned a {type(plan).__name__}; return a Plan, e.g. of Plan.from_events"
-        )
+        raise PlanError(f"{name}: returned a {type(plan).__name__}; return a Plan, e.g. of Plan.from_events")
     try:
         check_graph(plan, graph)
         if plan.cluster != cluster:
@@ -30,13 +64,20 @@ def replayed(plan: Any, graph: ComputationGraph, cluster: Cluster, objective: Ob
                 f"the plan is for {plan.objective}, the instance for {objective}; give its objective to "
                 "Plan.from_events"
             )
+        if not isinstance(plan.provenance, Mapping):
+            raise PlanError(f"its provenance is a {type(plan.provenance).__name__}; give a dict, or none")
         makespan, peaks = outcome(graph, cluster, plan.placement, plan.event_ids(graph))
     except PlanError as error:
-        raise PlanError(f"{solver}: returned a plan that is not valid: {error}") from None
+        raise PlanError(f"{name}: returned a plan that is not valid: {error}") from None
     if makespan != plan.makespan or not np.array_equal(peaks, plan.peak_memory):
         raise PlanError(
-            f"{solver}: its plan states a makespan of {plan.makespan:g} and peaks of "
+            f"{name}: its plan states a makespan of {plan.makespan:g} and peaks of "
             f"{plan.peak_memory.tolist()}, its replay gives {makespan:g} and {peaks.tolist()}; make plans "
             "with Plan.from_events"
         )
+    if not _is_ours(solver):
+        try:
+            plan.verify(graph)
+        except PlanError as error:
+            raise PlanError(f"{name}: returned a plan that is not valid: {error}") from None
     return plan

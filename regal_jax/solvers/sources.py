@@ -1,0 +1,52 @@
+"""The source of solvers from outside of the package, on which kept results depend."""
+
+import dataclasses
+import hashlib
+import inspect
+import pathlib
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+__all__ = ["outside_sources"]
+
+_KNOWN: Final = {__name__.partition(".")[0], *sys.stdlib_module_names} - {"__main__"}
+
+
+def outside_sources(solver: Any) -> dict[str, str]:
+    """Module to digest of its source, for the classes of a solver that are not of the package.
+
+    Classes of settings and base classes count. Modules that these import do not.
+
+    Args:
+      solver: The solver.
+    """
+    found: dict[str, str] = {}
+    for kind in _classes(solver):
+        for base in kind.__mro__:
+            if base.__module__.partition(".")[0] not in _KNOWN:
+                found[base.__module__] = _digest(base)
+    return dict(sorted(found.items()))
+
+
+def _classes(value: Any) -> Iterator[type]:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield type(value)
+        for field in dataclasses.fields(value):
+            yield from _classes(getattr(value, field.name))
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _classes(each)
+    elif isinstance(value, (tuple, list)):
+        for each in value:
+            yield from _classes(each)
+
+
+def _digest(kind: type) -> str:
+    """Digest of the file of a class, or of its own source where that has none, as in a notebook."""
+    file = getattr(sys.modules.get(kind.__module__), "__file__", None)
+    try:
+        source = pathlib.Path(file).read_bytes() if file else inspect.getsource(kind).encode()
+    except (OSError, TypeError):
+        return ""
+    return hashlib.sha256(source).hexdigest()[:16]
