@@ -154,8 +154,8 @@ def _optimize(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--policy",
         metavar="NAME|FILE",
-        help="guide of the search: regal-primed (its other name, default, leaves the method auto) or "
-        "regal-faithful for weights of the package, a file of weights, or none "
+        help="guide of the search: regal-primed or regal-faithful for weights of the package, default for "
+        "those of regal-primed and, without --method, auto in place of brkga, a file of weights, or none "
         "(default none; for --method auto without compiled loops regal-primed, if it fits the problem)",
     )
     _starts(parser)

@@ -31,7 +31,7 @@ _BLINK: Final = 0.1
 _PROVABLE_OPS: Final = {TransferModel.FREE: 256, TransferModel.DELAY: 32, TransferModel.BLOCKING: 16}
 """Largest number of ops of a graph whose plan `prove` looks at. Blocking transfers are decisions, too."""
 _PROVABLE_CHOICES: Final = 512
-"""Largest number of pairs of an op and a device, and of a tensor and a device where transfers take time."""
+"""Largest number of pairs of an op and a device, and of a tensor and a device unless transfers are free."""
 
 
 def _solve(solver: Any, model: Any) -> Any:

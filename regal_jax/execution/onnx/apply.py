@@ -34,8 +34,8 @@ def apply_to_onnx(plan: Plan, model: PathLike | Any, **options: Any) -> Any:
     - The nodes of the model's graph stand in the order in which the plan runs their ops. Bodies of ``If``,
       ``Loop`` and ``Scan``, and local functions, stay as they are.
     - A node that calls a local function stands where the plan runs the last op of the function.
-    - A ``Constant``, or a ``ConstantOfShape`` of a constant, is not an op of the plan. It stands directly
-      before the first node that needs it, or at the end if none does.
+    - A ``Constant``, or a ``ConstantOfShape`` of a constant, is a parameter in the plan, see `from_onnx`. It
+      stands directly before the first node that needs it, or at the end if none does.
     - The device of each node is in its ``metadata_props`` under `DEVICE_KEY`, as a decimal number.
     - Everything else is copied: initializers, references to external data, opset imports, metadata.
 
