@@ -36,7 +36,7 @@ class TransferModel(enum.StrEnum):
     """How a tensor reaches another device (docs/design.md, part 1)."""
 
     BLOCKING = "blocking"
-    """A transfer is an event that occupies the source and the destination: a rendezvous."""
+    """A transfer is an event that occupies the source and the destination, from when both are idle."""
     DELAY = "delay"
     """No device is occupied; the copy arrives ``latency + size / bandwidth`` after its producer finishes."""
     FREE = "free"

@@ -59,7 +59,7 @@ class Makespan:
     """Placement, starts and, in the blocking model, transfers as optional intervals on two devices.
 
     A transfer that takes no time is an interval too. CP-SAT does not allow it strictly inside another
-    interval of the same device, as the rendezvous requires.
+    interval of the same device, since a transfer occupies both.
 
     Where memory is limited, what happens first also matters for events that take no time. The model then has
     the order of all events, too, and what each device holds in this order (`Steps`).

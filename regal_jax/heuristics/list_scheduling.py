@@ -132,9 +132,9 @@ def list_schedule(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Takes op after op, each on the device where it costs least at that moment.
 
-    In the blocking model the cost of a candidate includes the rendezvous that it needs. A transfer that takes
-    no time is inserted where the clocks of its two devices were last equal, if the tensor existed then, so
-    that no device waits for it.
+    In the blocking model the cost of a candidate includes the transfers that it needs, each of which starts
+    when both of its devices are idle. A transfer that takes no time is inserted where the clocks of its two
+    devices were last equal, if the tensor existed then, so that no device waits for it.
 
     Args:
       graph: The graph.

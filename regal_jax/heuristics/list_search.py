@@ -58,13 +58,14 @@ _FIT: Final = next(rule for rule in MEMORY_RULES if rule.goal == "fit")
 class ListSearchRun(HostSearch):
     """Hill climbing for the makespan, from list schedule to list schedule.
 
-    A list schedule is hard to improve by moving single ops: with blocking transfers, an op that changes
-    its device alone needs a rendezvous of its own. The search therefore perturbs the numbers that the
-    schedule is made from. A few ops get other ranks, or other prices on the devices, and list scheduling
-    makes a new schedule. Where transfers take long, an op that changes its device alone usually runs
-    later. A perturbation may therefore also move a block of ops to one device, by prohibitive prices on
-    all others. Models repeat their layers, so a perturbation may change all ops that are alike at once. The
-    kind of perturbation that has improved the schedule more often is tried more often.
+    A list schedule is hard to improve by moving single ops: with blocking transfers, an op that changes its
+    device alone needs a transfer of its own, for which both devices have to be idle. The search therefore
+    perturbs the numbers that the schedule is made from. A few ops get other ranks, or other prices on the
+    devices, and list scheduling makes a new schedule. Where transfers take long, an op that changes its
+    device alone usually runs later. A perturbation may therefore also move a block of ops to one device, by
+    prohibitive prices on all others. Models repeat their layers, so a perturbation may change all ops that
+    are alike at once. The kind of perturbation that has improved the schedule more often is tried more
+    often.
     A schedule is kept if it is no longer than the one before. One that fits the memory is better than any
     that does not.
 

@@ -40,7 +40,7 @@ BANDWIDTH_DELAY: Final = 2.0
 LATENCY_DELAY: Final = 1.0
 """As `BANDWIDTH_DELAY`, of `latency_limited`."""
 _DOMINANT: Final = 0.9
-"""Share of the mean delay that the dominant term of ``a * m + b`` has."""
+"""Share of the mean delay that the dominant term of ``a * z + b`` has."""
 
 
 @runtime_checkable
