@@ -65,7 +65,9 @@ def optimize(
       cluster: Cluster on which the graph runs.
       objective: ``"makespan"`` (under the memory capacities, if they are finite) or ``"peak-memory"``.
       evaluations: Budget of the search, the number of simulated candidates. ``None``: 20 000, for peak memory
-        on one device 5000.
+        on one device 5000. Methods without a search ignore it: heuristics, ``"cp-sat"``,
+        ``"approximate-dp"``, ``"depth-first-dp"``, ``"random-orders"``, ``"topoformer"``, ``"beam"`` and
+        ``"gflownet"``.
       seed: A number or a typed `jax.random.key`. The same seed gives the same plan on the same versions.
         ``"cp-sat"`` is an exception, since it has two threads; with ``method=CpSat(workers=1)`` its plan is
         the same, too, unless its time limit ends it.
@@ -79,7 +81,8 @@ def optimize(
         ``"brkga"`` with any ``policy`` but ``"default"`` and ``"none"``, else ``"auto"``.
       policy: `Brkga.policy` or `Auto.policy` of a method that is named: ``"regal-primed"`` (also
         ``"default"``) or ``"regal-faithful"``, the papers' policy, for weights of the package; a file of
-        weights, or a `Policy`; ``"none"`` for uniform draws. With ``None``, ``"auto"`` uses the weights of
+        weights, or a `Policy`; ``"none"`` for uniform draws. ``"default"`` differs from ``"regal-primed"`` in
+        the ``method`` that it selects, see there. With ``None``, ``"auto"`` uses the weights of
         the package only where there is no search on the host, if there are any for the problem, and
         ``"brkga"`` uses none. ``"default"`` without such weights gives a warning. There is also a
         warning if the search on the host took all of the budget, so that the policy was not used.
@@ -95,8 +98,8 @@ def optimize(
         the constraints of the graph; see `regal_jax.graph.constrain`. The plan is for ``graph`` as given.
         `Plan.pin` has the pins, and the lower bound holds for plans that obey them.
       colocate: Patterns over op names; the ops that match a pattern share a device.
-      target: Stop when the objective is at most this.
-      stall: Stop after this number of evaluations without improvement.
+      target: Stop when the objective is at most this. Methods without a search ignore it.
+      stall: Stop after this number of evaluations without improvement. Methods without a search ignore it.
       time_limit: Stop after this number of seconds, including compilation. A compilation that has begun is
         not interrupted, so the first calls of an installation may take some seconds more. Results then depend
         on the machine. Heuristics may use three tenths of it. Annealing cools with the budget of evaluations,
@@ -109,7 +112,7 @@ def optimize(
       progress: Show a progress bar.
       on_improvement: Called with an `Improvement` for each better plan of a heuristic, and a few times a
         second with the best plan of the search if it is better. An exception that it raises ends the call.
-      key: The former name of ``seed``.
+      key: The same as ``seed``.
 
     Returns:
       The plan.
@@ -223,7 +226,7 @@ def optimize_many(
         an earlier plan is better. Plans of interrupted searches are not written.
       on_plan: Called with the index of a graph and its plan as soon as it is found, for example to save it.
       on_improvement: As in `optimize`, but called with the index of a graph and the `Improvement`.
-      key: The former name of ``seed``.
+      key: The same as ``seed``.
 
     Returns:
       One plan per graph, in the order of the graphs.

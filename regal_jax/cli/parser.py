@@ -208,7 +208,7 @@ def _budget(parser: argparse.ArgumentParser, default: str) -> None:
         "--evaluations",
         type=count,
         metavar="N",
-        help=f"search budget: how many candidates are evaluated (default {default})",
+        help=f"search budget: how many candidates are evaluated (default {default}); only searches have one",
     )
     parser.add_argument("--time-limit", type=seconds, metavar="S", help="stop the search after S seconds")
     parser.add_argument("--seed", type=seed, default=0, help="seed of the search (default 0)")

@@ -140,7 +140,7 @@ class Method:
           engine: Workers that plan the graphs. Seconds are then measured where a graph is planned.
           warm_up: Whether each of these workers runs the first graphs of a size twice, so that nothing is
             compiled in the seconds that count.
-          key: The former name of ``seed``.
+          key: The same as ``seed``.
 
         Raises:
           ConfigError: An argument is invalid, or the method does not cover the problem.

@@ -142,7 +142,7 @@ def tune(
         clusters, objective, budget and seed are not computed again.
       progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
       engine: Where graphs are planned, as in `regal_jax.optimize_many`.
-      key: The former name of ``seed``.
+      key: The same as ``seed``.
 
     Raises:
       ConfigError: There are no graphs, the grid is empty, a setting is invalid, or another process writes the
