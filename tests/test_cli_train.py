@@ -237,6 +237,7 @@ def test_settings_are_changed_by_name():
     assert (config.policy.means, config.search.restart_after) == ((0.1, 0.9), 7)
     assert config.data.contract == "both"
     assert _config(path, ["task.memory=16GiB", "task.memory=inf"]).task.memory == "inf"
+    assert _config(path, ["task.memory=17179869184"]).task.memory == "17179869184"
     # Paths in the file are relative to its folder, paths on the command line to the working directory.
     changes = ["data.train=['x', 'y']"]
     assert _config(path, changes).data.train == ("x", "y")

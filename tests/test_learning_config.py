@@ -182,7 +182,9 @@ def test_names_and_numbers_of_numpy_become_plain():
         ("optimizer", {"baseline": 3}, "optimizer.baseline: is 3; give a text"),
         ("task", {"objective": "speed"}, "task.objective: is 'speed'; use one of makespan"),
         ("task", {"memory": "much"}, "task.memory, task.transfer: memory[0]"),
-        ("task", {"memory": 16}, "task.memory: is 16; give a text"),
+        ("task", {"memory": -1}, "task.memory, task.transfer: memory[0]: must be zero or more, got -1"),
+        ("task", {"memory": 10**5000}, "task.memory, task.transfer: memory[0]: expected a number, got"),
+        ("task", {"memory": True}, "task.memory: is True; give a text or a number"),
         ("task", {"capacity": -1}, "task.capacity: is -1"),
         ("task", {"memory": "1GiB", "capacity": 1.2}, "task.memory, task.capacity: are '1GiB' and 1.2"),
         ("task", {"transfer": "teleport"}, "task.memory, task.transfer: transfer: cannot read 'teleport'"),
@@ -241,6 +243,16 @@ def test_a_file_that_is_none(tmp_path):
         (tmp_path / "bad.toml").write_bytes(content)
         with pytest.raises(ConfigError, match=r"bad\.toml: cannot be read as TOML"):
             TrainConfig.load(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize(
+    ("memory", "text"),
+    [(2**34, "17179869184"), (2.0**34, "17179869184"), (math.inf, "inf"), ("16GB", "16GB")],
+)
+def test_a_number_of_bytes_becomes_a_text(memory, text):
+    config = TrainConfig.from_document({"task": {"memory": memory}})
+    assert config.task.memory == TaskConfig(memory=memory).memory == text
+    assert TrainConfig.from_document(config.as_document()) == config
 
 
 def test_python_gets_the_same_answers():

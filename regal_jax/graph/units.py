@@ -4,6 +4,8 @@ import math
 import re
 from typing import Final
 
+from regal_jax.checks import shown
+
 __all__ = [
     "TIME_UNITS",
     "Quantity",
@@ -30,13 +32,13 @@ _TIME: Final = re.compile(_NUMBER + r"(s|ms|us|µs|μs|ns)?\s*", re.IGNORECASE)
 
 def _number(value: Quantity, what: str) -> float:
     if isinstance(value, (bool, bytes, bytearray)):
-        raise ValueError(f"{what}: expected a number, got {value!r}")
+        raise ValueError(f"{what}: expected a number, got {shown(value)}")
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{what}: expected a number, got {value!r}") from error
+        raise ValueError(f"{what}: expected a number, got {shown(value)}") from error
     if math.isnan(number) or number < 0:
-        raise ValueError(f"{what}: must be zero or more, got {value!r}")
+        raise ValueError(f"{what}: must be zero or more, got {shown(value)}")
     return number
 
 

@@ -54,8 +54,8 @@ class TaskConfig:
 
     Attributes:
       objective: An `Objective` or its name.
-      memory: Capacity of each device, as `Cluster.uniform` takes it: ``"16GiB"``; ``"inf"`` for no limit. A
-        number becomes a text.
+      memory: Capacity of each device, as `Cluster.uniform` takes it: ``"16GiB"``, or a number of bytes,
+        which becomes a text; ``"inf"`` for no limit.
       transfer: Transfer model as for `Cluster.uniform`, e.g. ``"nvlink4"``; by default at no cost, as in the
         papers.
       evaluations: Budget of every search in training.
@@ -68,7 +68,7 @@ class TaskConfig:
     """
 
     objective: Objective = Objective.MAKESPAN
-    memory: str = "inf"
+    memory: str | float = "inf"
     transfer: str = "blocking"
     evaluations: int = 1000
     encoding: str = "chromosome"
@@ -81,14 +81,15 @@ class TaskConfig:
         whole_fields(self, "task", evaluations=1)
         least_fields(self, "task", capacity=0)
         check_kind("task.transfer", self.transfer, str)
-        # Files of settings have texts.
-        object.__setattr__(self, "memory", str(self.memory) if is_number(self.memory) else self.memory)
-        check_kind("task.memory", self.memory, str)
+        if not is_number(self.memory):
+            check_kind("task.memory", self.memory, str)
+        cluster = self.cluster(1)
+        if is_number(self.memory):
+            object.__setattr__(self, "memory", f"{cluster.memory[0]:.0f}")
         if self.capacity and self.memory != "inf":
             raise ConfigError(
                 f"task.memory, task.capacity: are {shown(self.memory)} and {self.capacity}; leave one out"
             )
-        self.cluster(1)
 
     def cluster_of(self, graph: ComputationGraph, devices: int) -> Cluster:
         """The cluster that a graph is placed on, which depends on the graph only with `capacity`."""

@@ -120,8 +120,6 @@ def _value(hint: Any, value: Any, path: str) -> Any:
     kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
     if float in kinds and isinstance(value, str) and value == _INFINITE:
         return math.inf
-    if str in kinds and is_number(value) and value == math.inf:
-        return _INFINITE  # The shell takes the quotes of a text.
     if any(_is(kind, value) for kind in kinds):
         number = real(value) if float in kinds else None
         return value if number is None else number
