@@ -237,7 +237,7 @@ def test_the_fit_is_the_maximum_of_the_likelihood() -> None:
         chance = 1 / (1 + np.exp(-known @ np.array(weights)))
         np.testing.assert_allclose(known.T @ (chance - chosen[:, -1]), 0, atol=1e-4)
         np.testing.assert_allclose(weights[:11], truth, atol=0.2)
-    with pytest.raises(ConfigError, match="no insertion move made a schedule shorter"):
+    with pytest.raises(ConfigError, match="no insertion move made a schedule shorter; take another folder"):
         fit(rows * [*[1] * SEEN, 0], 0.0)
 
 
@@ -396,7 +396,8 @@ def test_graphs_without_transfers_that_take_time_are_named(tmp_path: pathlib.Pat
     for changes in ({"generated_transfer": ("free", "blocking")}, {"ops": (1,)}):
         config = dataclasses.replace(SMALL, data=dataclasses.replace(SMALL.data, **changes))
         with pytest.raises(ConfigError, match=r"^data\.transfer, .*: no transfer takes time"):
-            train_insertion(config, tmp_path / str(list(changes)), progress=False)
+            train_insertion(config, tmp_path / "run", progress=False)
+        assert not (tmp_path / "run").exists()
 
 
 @needs_numba

@@ -14,7 +14,7 @@ import numpy as np
 
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, FormatError
-from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph import Cluster, ComputationGraph, transfer_times
 from regal_jax.heuristics import InsertionPolicy, ListSearchConfig, ListSearchRun, save_insertion_policy
 from regal_jax.heuristics.insertion_features import MOVE_FEATURES, PLACE_FEATURES
 from regal_jax.learning.insertion.config import InsertionTrainConfig
@@ -100,8 +100,8 @@ def train_insertion(
       progress: Show a progress bar.
 
     Raises:
-      ConfigError: The settings are invalid, the folder is that of a run with other settings or graphs, or no
-        move has made a schedule shorter.
+      ConfigError: The settings are invalid, no transfer takes time, the folder is that of a run with other
+        settings or graphs, or no move has made a schedule shorter.
       FormatError: A set of graphs, or a file of the folder, cannot be read.
 
     Examples:
@@ -120,11 +120,17 @@ def train_insertion(
         raise ConfigError("system: the training of insertion policies needs Numba; pip install numba")
     folder = folder_path(out)
     sets = [_chosen(config, split) for split in _WORDS]
-    identity = run_identity({**config.as_document(), "start": ""}, *sets)
-    with folder_of_run(folder, identity):
-        pairs, held_out = (
-            list(_pairs(config, split, graphs)) for split, graphs in zip(_WORDS, sets, strict=True)
+    pairs, held_out = (
+        list(_pairs(config, split, graphs)) for split, graphs in zip(_WORDS, sets, strict=True)
+    )
+    if not any(transfer_times(graph, cluster)[graph.edge_tensor].any() for graph, cluster in pairs):
+        raise ConfigError(
+            "data.transfer, data.generated_transfer: no transfer takes time, so that there are no insertion "
+            "moves; give other links, or graphs whose ops read from one another"
         )
+    identity = run_identity({**config.as_document(), "start": ""}, *sets)
+    # Only after all checks, since from here on the folder belongs to this run.
+    with folder_of_run(folder, identity):
         policy = InsertionPolicy()
         before = _makespans(config, held_out, policy)
         found: list[tuple[float, int, InsertionPolicy, InsertionValidation]] = []
@@ -162,21 +168,16 @@ def fit(moves: np.ndarray, ridge: float) -> InsertionPolicy:
       ridge: Weight of the sum of squared weights, for features of unit variance.
 
     Raises:
-      ConfigError: There are no moves, or no move of a kind has made a schedule shorter.
+      ConfigError: No move of a kind has made a schedule shorter.
     """
-    if not len(moves):
-        raise ConfigError(
-            "data.transfer, data.generated_transfer: no transfer takes time, so that there are no insertion "
-            "moves; give other links, or graphs whose ops read from one another"
-        )
     weights = {}
     for kind, count in _FEATURES.items():
         rows = moves[moves[:, 0] == kind]
         features, shorter = rows[:, 1 : 1 + count].astype(np.float64), rows[:, -1] > 0
         if not shorter.any():
             raise ConfigError(
-                "data.train, evaluations: no insertion move made a schedule shorter; give more or larger "
-                "graphs, or more evaluations"
+                "data.train, evaluations: no insertion move made a schedule shorter; take another folder, "
+                "and give more or larger graphs, or more evaluations"
             )
         weights[kind] = tuple(map(float, _logistic(features, shorter.astype(np.float64), ridge)))
     return InsertionPolicy(weights[1], weights[0])
