@@ -120,12 +120,22 @@ def test_ctrl_c_while_references_are_computed_leaves_none_that_is_half_done(whol
 
 def test_a_folder_of_another_run_is_refused(whole, tmp_path):
     before = {p: p.read_bytes() for p in whole.glob("*.*")}
-    with pytest.raises(ConfigError, match="holds a run with other config; take another folder"):
+    said = r"other config \(optimizer\.steps is 13 here and 12 there\); take another folder, or give the same"
+    with pytest.raises(ConfigError, match=said):
         one_device(tiny_config(steps=13), whole)
+    several = tiny_config(batch=2, clip=0.5, log_every=2, steps=13, samples=4)
+    said = (
+        r"\(optimizer\.batch is 2 here and 4 there, .*, optimizer\.log_every is 2 here and 1 there, 2 more\)"
+    )
+    with pytest.raises(ConfigError, match=said):
+        one_device(several, whole)
     for graphs, held_out, what in ((GRAPHS[:2], HELD_OUT, "graphs"), (GRAPHS, GRAPHS, "validation")):
         with pytest.raises(ConfigError, match=f"with other {what}; take"):
             train(tiny_config(), graphs, held_out, whole, progress=False, devices=jax.devices()[:1])
     assert {p: p.read_bytes() for p in whole.glob("*.*")} == before
+    (tmp_path / "config.json").write_text('{"config": {"seed": [1]}}')
+    with pytest.raises(ConfigError, match=r"\(data\.contract is 'no' here and unset there, .* more\); take"):
+        one_device(tiny_config(), tmp_path)
     for damage in ("{", "[]"):
         (tmp_path / "config.json").write_text(damage)
         with pytest.raises(FormatError, match=r"config\.json: damaged; take another folder"):

@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import jax
 
+from regal_jax.checks import shown
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.learning.checkpoint import Checkpoints
@@ -54,6 +55,8 @@ COMPILING: Final = "compiling"
 WEIGHTS: Final = "policy.safetensors"
 """Name of the file of weights in the folder of a run."""
 _SETS: Final = ("train", "validation")
+_MOST_NAMED: Final = 3
+"""Most settings that the message for the folder of another run names."""
 _OF_A_RUN: Final = ("checkpoints", "metrics.jsonl", WEIGHTS, "policy.toml", "moves-*.npy")
 """Files that come after ``config.json``. Not references, which may be copied from another run."""
 
@@ -347,10 +350,25 @@ def begin_run(out: pathlib.Path, document: Mapping[str, Any]) -> None:
     if old != document:
         names = sorted(document.keys() | old.keys())
         changed = [name for name in names if old.get(name) != document.get(name)]
+        found = list(_differences(document.get("config"), old.get("config")))
+        more = [f"{len(found) - _MOST_NAMED} more"] if len(found) > _MOST_NAMED else []
+        settings = f" ({', '.join(found[:_MOST_NAMED] + more)})" if found else ""
         raise ConfigError(
-            f"{out}: holds a run with other {' and '.join(changed)}; take another folder, or give the "
-            "same ones"
+            f"{out}: holds a run with other {' and '.join(changed)}{settings}; take another folder, or give "
+            "the same ones"
         )
+
+
+def _differences(here: Any, there: Any, name: str = "") -> Iterator[str]:
+    """Each setting that differs, with both values."""
+    tables = [table for table in (here, there) if isinstance(table, dict)]
+    if tables:
+        for key in sorted(set().union(*tables)):
+            values = (table.get(key) if isinstance(table, dict) else None for table in (here, there))
+            yield from _differences(*values, f"{name}.{key}" if name else key)
+    elif here != there:
+        values = ("unset" if value is None else shown(value) for value in (here, there))
+        yield f"{name or 'config'} is {' here and '.join(values)} there"
 
 
 def located_by_name(document: Mapping[str, Any]) -> dict[str, Any]:
