@@ -39,6 +39,7 @@ FREE = Cluster.uniform(3, transfer="free")
 SMALL = BrkgaPopulation(60, BrkgaConfig(population=12, elites=3, mutants=3))
 RUNS = BrkgaRuns(60, SMALL.config)
 PLAIN = BrkgaRuns(60, SMALL.config, encoding="chromosome")
+BY_PPO = GflownetTrainConfig(optimizer=GflownetOptimizerConfig(loss="ppo"), ppo=PpoConfig(temperature=0.5))
 
 
 class Stub:
@@ -285,7 +286,7 @@ def test_a_network_proposes_what_it_samples():
 @pytest.mark.parametrize(
     ("metadata", "temperature"),
     [
-        ({"training": json.dumps(GflownetTrainConfig(ppo=PpoConfig(temperature=0.5)).as_document())}, 0.5),
+        ({"training": json.dumps(BY_PPO.as_document())}, 0.5),
         ({}, 0.25),
         ({"training": "by hand"}, 0.25),
         ({"training": "[1]"}, 0.25),
@@ -311,6 +312,15 @@ def test_the_automatic_source_is_that_of_the_weights(tmp_path):
     assert [automatic_source(each) for each in (None, "ppo", files["ppo"])] == ["scenario-runs", "ppo", "ppo"]
     for weights in (files["variance"], plain, "default", "no-file", "", network):
         assert automatic_source(weights) == "gflownet"
+    for source, weights, by in (
+        ("ppo", files["variance"], "GFlowNet; use the source gflownet"),
+        ("ppo", "gflownet", "GFlowNet; use the source gflownet"),
+        ("gflownet", files["ppo"], "PPO; use the source ppo"),
+        ("gflownet", "ppo", "PPO; use the source ppo"),
+    ):
+        with pytest.raises(ConfigError, match=f"^weights: '.*' were trained by {by}$"):
+            make_source(source, weights=weights)
+        assert make_source(source, weights=plain)[0] == source
     graph = generate("gflownet-layered", 12, seed=0)
     found, wanted = (
         propose(graph, FREE, count=4, keep=2, seed=1, weights=weights, source=source)

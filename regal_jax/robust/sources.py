@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 import jax
 import numpy as np
 
-from regal_jax.checks import check_number, known_name, real
+from regal_jax.checks import check_number, known_name, real, shown
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
 from regal_jax.heuristics.list_scheduling import Rule, list_schedule
@@ -259,10 +259,19 @@ def automatic_source(weights: "str | Proposer | SchedulePolicy | None" = None) -
     """
     if weights is None:
         return "scenario-runs"
-    by_ppo = isinstance(weights, str) and (
-        weights == _PPO or _training(weights, "optimizer").get("loss") == _PPO
-    )
-    return _PPO if by_ppo else _NETWORK
+    return (_learner(weights) if isinstance(weights, str) else None) or _NETWORK
+
+
+def _learner(weights: str) -> str | None:
+    """The source that weights are for, by their name or the metadata of their file, if these tell."""
+    from regal_jax.gflownet.shipped import SHIPPED
+
+    if weights in SHIPPED:
+        return _PPO if weights == _PPO else _NETWORK
+    loss = _training(weights, "optimizer").get("loss")
+    if not isinstance(loss, str):
+        return None
+    return _PPO if loss == _PPO else _NETWORK
 
 
 _NEEDS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
@@ -309,7 +318,8 @@ def make_source(
       **options: Settings of the source, as its class takes them.
 
     Raises:
-      ConfigError: The source is unknown, weights are missing, or a setting is not allowed.
+      ConfigError: The source is unknown, weights are missing or those of another source, or a setting is not
+        allowed.
     """
     if temperature is not None:
         check_number("temperature", temperature, 1e-6, 1e6)
@@ -358,7 +368,14 @@ def _learned(
         if temperature is not None:
             raise ConfigError("temperature: an object as weights has its own; leave it out")
         return weights
-    return LOADERS[source](weights or "default", chosen)
+    if weights in (None, "", "default"):  # Each learned source has its own.
+        return LOADERS[source]("default", chosen)
+    learner = _learner(weights)
+    if learner is not None and learner != source:
+        raise ConfigError(
+            f"weights: {shown(weights)} were trained by {LEARNED[learner]}; use the source {learner}"
+        )
+    return LOADERS[source](weights, chosen)
 
 
 def _successor_matrix(graph: ComputationGraph) -> np.ndarray:
