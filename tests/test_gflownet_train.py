@@ -322,7 +322,16 @@ def test_settings_are_checked_and_written(tmp_path):
         ({"data": {"validation_graphs": 0}}, "data.validation_graphs: is 0"),
         ({"optimizer": {"loss": "magic"}}, "optimizer.loss: is 'magic'"),
         ({"optimizer": {"trajectories": 1}}, "optimizer.trajectories: is 1"),
-        ({"optimizer": {"max_temperature": 0.001}}, "optimizer.max_temperature: is 0.001"),
+        ({"optimizer": {"max_temperature": 0.001}}, "optimizer.max_temperature: are 0.01 and 0.001; give"),
+        (
+            {"optimizer": {"min_temperature": 2}},
+            "max_temperature: are 2.0 and 1.0; give a maximum of at least",
+        ),
+        ({"model": {"value": True}}, "model.value: is True, but optimizer.loss is 'variance', which decides"),
+        (
+            {"model": {"partition": True}, "optimizer": {"loss": "ppo"}},
+            "model.partition: is True, .* is 'ppo', which decides; .* give the loss 'trajectory-balance'",
+        ),
         ({"optimizer": {"min_temperature": 1e-9}}, "optimizer.min_temperature: is 1e-09; give a number from"),
         ({"optimizer": {"max_temperature": 1e9}}, "optimizer.max_temperature: is 1000000000.0; give"),
         ({"optimizer": {"validation_temperature": 1e-9}}, "optimizer.validation_temperature: is 1e-09"),
@@ -338,7 +347,8 @@ def test_settings_are_checked_and_written(tmp_path):
                 GflownetTrainConfig.from_document(document)
     with pytest.raises(ConfigError, match=r"optimizer\.max_temperature: is .hot.; give a number"):
         dataclasses.replace(RUN.optimizer, max_temperature="hot")
-    assert GflownetTrainConfig.from_document(RUN.as_document()) == RUN
+    for each in (RUN, *map(with_loss, Loss)):
+        assert GflownetTrainConfig.from_document(each.as_document()) == each
     with pytest.raises(ConfigError, match="start: no file 'missing'"):
         train_gflownet(dataclasses.replace(RUN, start="missing"), tmp_path / "run", progress=False)
     save_gflownet(tmp_path / "w", SchedulePolicy(dataclasses.replace(MODEL, width=4), rngs=nnx.Rngs(0)))

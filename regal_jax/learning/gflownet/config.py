@@ -198,7 +198,11 @@ class GflownetOptimizerConfig:
         above_fields(self, "optimizer", MOST_RATE, learning_rate=0)
         above_fields(self, "optimizer", 1, decay=0)
         _temperatures(self, "optimizer", "min_temperature", "max_temperature", "validation_temperature")
-        least_fields(self, "optimizer", max_temperature=self.min_temperature)
+        if self.max_temperature < self.min_temperature:
+            raise ConfigError(
+                f"optimizer.min_temperature, optimizer.max_temperature: are {self.min_temperature} and "
+                f"{self.max_temperature}; give a maximum of at least the minimum, from 1e-06 to 1e+06"
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -209,7 +213,8 @@ class GflownetTrainConfig(SystemConfig):
       seed: Seed of the initial weights, the graphs, the temperatures and the schedules.
       start: File of initial weights for the same `model`. Empty for random weights.
       data: See `GflownetDataConfig`.
-      model: Architecture of the network; parts that only one loss needs are set by that loss.
+      model: Architecture of the network. `optimizer.loss` decides on `partition` and `value`, the parts that
+        only one loss needs: leave these out.
       optimizer: See `GflownetOptimizerConfig`.
       ppo: See `PpoConfig`; used by that loss only.
 
@@ -229,6 +234,13 @@ class GflownetTrainConfig(SystemConfig):
         table_fields(self)
         path_field(self, "start")
         whole_fields(self, "", seed=0)
+        needed = {"partition": Loss.BALANCE, "value": Loss.PPO}
         loss = self.optimizer.loss
-        model = dataclasses.replace(self.model, partition=loss is Loss.BALANCE, value=loss is Loss.PPO)
-        object.__setattr__(self, "model", model)
+        for part, by in needed.items():
+            if getattr(self.model, part) and loss is not by:
+                raise ConfigError(
+                    f"model.{part}: is True, but optimizer.loss is {str(loss)!r}, which decides; leave it "
+                    f"out, or give the loss {str(by)!r}"
+                )
+        parts = {part: loss is by for part, by in needed.items()}
+        object.__setattr__(self, "model", dataclasses.replace(self.model, **parts))
