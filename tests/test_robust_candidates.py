@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import random_graph
 
-from regal_jax.errors import GraphError, PlanError
+from regal_jax.errors import ConfigError, GraphError, PlanError
 from regal_jax.graph import Cluster, GraphBuilder, induced, without_residents
 from regal_jax.plan import insert_transfers, replay
 from regal_jax.robust import Candidates, RandomSchedules, start_times
@@ -157,8 +157,16 @@ def test_the_best_come_first_and_keep_their_plans():
         plan.verify(graph)
         assert plan.makespan == best.makespan[i]
         assert plan.provenance["method"] == "here"
-    with pytest.raises(PlanError, match="no candidate 7; there are 7"):
-        best.plan(7)
+    for index in (7, -1, 1.5, True, "1", None):
+        with pytest.raises(PlanError, match=f"no candidate {index!r}; there are 7, from 0"):
+            best.plan(index)
+    assert best.take(np.array([2, 0], np.uint8)).makespan.tolist() == best.makespan[[2, 0]].tolist()
+    for index in ([7], [-1], ["a"], [0.5], [True], [[0], [0, 1]], [[0]], 3, None):
+        with pytest.raises(PlanError, match=r"take got .*; give a list of whole numbers below 7"):
+            best.take(index)
+    for keep in (-1, 1.5, None):
+        with pytest.raises(ConfigError, match="keep: must be a whole number of at least 0, got"):
+            found.best(keep)
 
 
 def test_equal_schedules_are_kept_where_that_is_asked_for():

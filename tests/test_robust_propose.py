@@ -163,7 +163,15 @@ def test_plans_that_fit_go_first():
 
 @pytest.mark.parametrize(
     "options",
-    [{"count": 0}, {"keep": 0}, {"evaluations": 0}, {"choose": "best"}, {"seed": -1}, {"seed": 1.5}],
+    [
+        {"count": 0},
+        {"keep": 0},
+        {"evaluations": 0},
+        {"choose": "best"},
+        {"choose": np.array([1, 2])},
+        {"seed": -1},
+        {"seed": 1.5},
+    ],
 )
 def test_numbers_that_cannot_be_are_refused(options):
     with pytest.raises(ConfigError, match=next(iter(options))):
@@ -248,8 +256,9 @@ def test_targets_refuse_plans_that_are_not_theirs():
     with pytest.raises(PlanError, match="has 3 devices, a plan 2"):
         target(adapt_plan(found[0], GRAPH, Cluster.uniform(2, transfer="free")))
     assert target.measure([]).shape == (0,)
-    with pytest.raises(ConfigError, match="unknown 'other'"):
-        make_target("other", GRAPH, FREE)
+    for name in ("other", np.array([1, 2]), None):
+        with pytest.raises(ConfigError, match=r"target: unknown .*; use one of noisy"):
+            make_target(name, GRAPH, FREE)
     with pytest.raises(ConfigError, match="delay"):
         latency_limited(GRAPH, FREE, delay=-1)
 

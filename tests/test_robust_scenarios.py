@@ -76,6 +76,20 @@ def test_nothing_that_moves_and_nothing_that_takes_time():
     assert len(cover(found.take([]), 9, Scenarios(), KEY)) == 0
 
 
+def test_what_are_no_scenarios_and_no_key_is_refused():
+    found = candidates(GRAPH, count=4)
+    assert rows(cover(found, 3, Scenarios(), 0)) == rows(cover(found, 3, Scenarios(), jax.random.key(0)))
+    for scenarios, key, said in (
+        ("scenarios", KEY, "scenarios: give a Scenarios, got str"),
+        (Scenarios(), "0", "key: give a whole number or jax.random.key"),
+        (Scenarios(), np.zeros(2, np.uint32), "key: give a whole number or jax.random.key"),
+        (Scenarios(), -1, "key: must be from 0"),
+    ):
+        for keep in (1, 3):
+            with pytest.raises(ConfigError, match=f"^{said}"):
+                cover(found, keep, scenarios, key)
+
+
 @settings(max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.booleans())
 def test_makespans_are_those_of_the_replay(seed, costly):

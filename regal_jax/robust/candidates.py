@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from regal_jax.checks import check_whole, shown, whole
 from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
 from regal_jax.plan import Plan, insert_transfers
@@ -99,9 +100,24 @@ class Candidates:
         return len(self.makespan)
 
     def take(self, index: np.ndarray | Sequence[int]) -> Self:
-        """The candidates at ``index`` (``[K]`` whole numbers), in that order."""
-        index = np.asarray(index, np.int64)
-        return dataclasses.replace(self, **{name: getattr(self, name)[index] for name in _ARRAYS})
+        """The candidates at ``index`` (``[K]`` whole numbers), in that order.
+
+        Raises:
+          PlanError: There is no such candidate.
+        """
+        try:
+            rows = np.asarray(index)
+        except ValueError:  # Lists of different lengths.
+            rows = np.zeros((0, 0))
+        if rows.ndim != 1 or (rows.size and not self._has(rows)):
+            raise PlanError(
+                f"candidates: take got {shown(index)}; give a list of whole numbers below {len(self)}"
+            )
+        rows = rows.astype(np.int64)
+        return dataclasses.replace(self, **{name: getattr(self, name)[rows] for name in _ARRAYS})
+
+    def _has(self, rows: np.ndarray) -> bool:
+        return rows.dtype.kind in "iu" and 0 <= int(rows.min()) <= int(rows.max()) < len(self)
 
     def joined(self, other: Self) -> Self:
         """These candidates and then those of ``other``, of the same graph and cluster."""
@@ -129,7 +145,11 @@ class Candidates:
         Args:
           keep: Largest number of candidates.
           unique: Whether to keep only the first of equal schedules.
+
+        Raises:
+          ConfigError: ``keep`` is no whole number of at least zero.
         """
+        keep = check_whole("keep", keep, 0)
         index = self.distinct() if unique else np.arange(len(self))
         return self.take(index[np.argsort(self.makespan[index], kind="stable")[:keep]])
 
@@ -143,11 +163,14 @@ class Candidates:
         Raises:
           PlanError: There is no such candidate.
         """
-        if not 0 <= index < len(self):
-            raise PlanError(f"candidates: there is no candidate {index}; there are {len(self)}")
-        events = insert_transfers(self.graph, self.cluster, self.devices[index], self.sequence[index])
+        row = whole(index, 0, len(self) - 1)
+        if row is None:
+            raise PlanError(
+                f"candidates: there is no candidate {shown(index)}; there are {len(self)}, from 0"
+            )
+        events = insert_transfers(self.graph, self.cluster, self.devices[row], self.sequence[row])
         made = {"method": self.source} if provenance is None else provenance
-        return Plan.from_events(self.graph, self.cluster, self.devices[index], events, provenance=made)
+        return Plan.from_events(self.graph, self.cluster, self.devices[row], events, provenance=made)
 
     @functools.cached_property
     def diversity(self) -> Diversity:

@@ -11,6 +11,7 @@ from regal_jax.robust.diversity import chain_successors, edit_distances_from
 from regal_jax.robust.moves import moved
 from regal_jax.robust.scenarios import Scenarios, generator
 from regal_jax.runtime.interrupts import check_interrupt
+from regal_jax.solvers.loop.settings import as_key
 
 __all__ = ["cover"]
 
@@ -18,7 +19,7 @@ _NO_GAIN: Final = 1e-4
 """A schedule that shortens the mean over scenarios by less than this share gains nothing."""
 
 
-def cover(found: Candidates, keep: int, scenarios: Scenarios, key: jax.Array) -> Candidates:
+def cover(found: Candidates, keep: int, scenarios: Scenarios, key: int | jax.Array) -> Candidates:
     """Chooses candidates that together do well in many scenarios.
 
     The first is the best by the proxy. Each of the others is the one by which the mean over scenarios of the
@@ -33,17 +34,22 @@ def cover(found: Candidates, keep: int, scenarios: Scenarios, key: jax.Array) ->
       found: Different candidates.
       keep: Largest number of candidates that are chosen.
       scenarios: The scenarios.
-      key: Typed, consumed.
+      key: A number or a typed `jax.random.key`, consumed.
 
     Returns:
       Different schedules, at most ``keep``, in the order of the choice. If all candidates fit the memory, so
       do these.
+
+    Raises:
+      ConfigError: An argument is of another type, or ``keep`` is no whole number above zero.
 
     References:
       Nemhauser, Wolsey and Fisher 1978, "An analysis of approximations for maximizing submodular set
       functions", Mathematical Programming 14: the greedy choice.
     """
     check_kind("found", found, Candidates)
+    check_kind("scenarios", scenarios, Scenarios)
+    key = as_key(key, "key")
     keep = min(check_whole("keep", keep, 1), len(found))
     if keep < 2:
         return found.best(keep, unique=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import jax
 import numpy as np
 
-from regal_jax.checks import check_whole
+from regal_jax.checks import check_whole, shown
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning, MissingExtraError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.graph.html import html_rows
@@ -234,8 +234,9 @@ def propose(
     check_whole("keep", keep, 1, _MOST)
     if evaluations is not None:
         check_whole("evaluations", evaluations, 1, MAX_EVALUATIONS)
-    if not isinstance(choose, Scenarios) and choose not in _CHOICES:
-        raise ConfigError(f"choose: unknown {choose!r}; use {' or '.join(map(repr, _CHOICES))}, or Scenarios")
+    if not isinstance(choose, Scenarios) and not (isinstance(choose, str) and choose in _CHOICES):
+        names = " or ".join(map(repr, _CHOICES))
+        raise ConfigError(f"choose: unknown {shown(choose)}; use {names}, or Scenarios")
     file = os.fspath(weights) if isinstance(weights, os.PathLike) else weights
     source = source.lower() if isinstance(source, str) else source
     if source == "auto":

@@ -10,7 +10,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
 
-from regal_jax.checks import check_kind, check_number
+from regal_jax.checks import check_kind, check_number, shown
 from regal_jax.datasets.noise import with_noise
 from regal_jax.errors import ConfigError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph
@@ -207,8 +207,8 @@ def make_target(name: str, graph: ComputationGraph, cluster: Cluster, *, seed: i
     Raises:
       ConfigError: The name is unknown, or the seed is out of range.
     """
-    if name not in TARGETS:
-        raise ConfigError(f"target: unknown {name!r}; use one of {', '.join(TARGETS)}")
+    if not isinstance(name, str) or name not in TARGETS:
+        raise ConfigError(f"target: unknown {shown(name)}; use one of {', '.join(TARGETS)}")
     if name == "noisy":
         return noisy(graph, cluster, seed=seed)
     return bandwidth_limited(graph, cluster) if name == "bandwidth" else latency_limited(graph, cluster)

@@ -65,26 +65,26 @@ def one_seed(seed: int | jax.Array, key: int | jax.Array | None) -> int | jax.Ar
     return key
 
 
-def as_key(seed: Any) -> jax.Array:
-    """The typed key that a seed stands for, or a given key.
+def as_key(seed: Any, name: str = "seed") -> jax.Array:
+    """The typed key that a seed stands for, or a given key; ``name`` is that of the argument.
 
     Raises:
       ConfigError: It is neither a whole number from 0 to 2^32 - 1 nor a typed key.
     """
-    given = _seed_or_key(seed)
+    given = _seed_or_key(seed, name)
     return jax.random.key(np.uint32(given)) if isinstance(given, int) else given
 
 
-def _seed_or_key(seed: Any) -> int | jax.Array:
+def _seed_or_key(seed: Any, name: str = "seed") -> int | jax.Array:
     """A whole number, or a typed key. A number needs no device of JAX."""
     number = whole(seed)
     if number is not None:
         if not 0 <= number < 2**32:
-            raise ConfigError(f"seed: must be from 0 to {2**32 - 1}, got {shown(number)}")
+            raise ConfigError(f"{name}: must be from 0 to {2**32 - 1}, got {shown(number)}")
         return number
     if isinstance(seed, jax.Array) and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key) and seed.ndim == 0:
         return seed
-    raise ConfigError(f"seed: give a whole number or jax.random.key(number), got {seed!r}")
+    raise ConfigError(f"{name}: give a whole number or jax.random.key(number), got {shown(seed)}")
 
 
 def _solver(method: "str | Solver | None", policy: Any) -> Solver:
