@@ -210,6 +210,16 @@ def test_references_of_too_few_searches_are_refused(whole, tmp_path):
         one_device(tiny_config(), tmp_path)
 
 
+@pytest.mark.parametrize("content", ["abc", "abc\n", '{"graph": "a"}\nabc'])
+def test_damaged_references_are_refused_before_the_searches(tmp_path, monkeypatch, content):
+    monkeypatch.setattr(reference, "solve", None)
+    (tmp_path / "references.jsonl").write_text(content)
+    said = r"references\.jsonl: line \d( is damaged; delete it and train on|: .*; delete the line)$"
+    with pytest.raises(FormatError, match=said):
+        one_device(tiny_config(), tmp_path)
+    assert (tmp_path / "references.jsonl").read_text() == content
+
+
 def test_references_of_another_run_are_used(whole, tmp_path):
     (tmp_path / "references.jsonl").write_bytes((whole / "references.jsonl").read_bytes())
     assert one_device(tiny_config(), tmp_path).finished

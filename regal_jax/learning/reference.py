@@ -47,6 +47,7 @@ def with_references(
       progress: Called with the number of graphs done.
 
     Raises:
+      FormatError: The file at ``path`` is damaged.
       KeyboardInterrupt: Ctrl-C, in any process; the file keeps what was written.
     """
     settings = _settings(config)
@@ -137,9 +138,11 @@ def _settings(config: TrainConfig) -> dict[str, Any]:
 
 def _read(path: pathlib.Path | None, settings: dict[str, Any]) -> dict[str, list[float]]:
     known: dict[str, list[float]] = {}
-    if path is None or not path.exists():
+    if path is None:
         return known
-    for number, record in enumerate(JsonLines(path, "train on").read(), 1):
+    lines = _lines(path)
+    lines.mend()  # Before the searches, since no result can be added to a file of another kind.
+    for number, record in enumerate(lines.read(), 1):
         try:
             entry = Field(record)
             if entry.get("settings").value == settings:
@@ -152,10 +155,13 @@ def _read(path: pathlib.Path | None, settings: dict[str, Any]) -> dict[str, list
     return known
 
 
+def _lines(path: pathlib.Path) -> JsonLines:
+    return JsonLines(path, "train on")
+
+
 def _append(path: pathlib.Path | None, settings: dict[str, Any], found: dict[str, list[float]]) -> None:
     if path is None:
         return
-    lines = JsonLines(path)
-    lines.mend()
+    lines = _lines(path)
     for name, fitness in found.items():
         lines.append({"graph": name, "fitness": fitness, "settings": settings})
