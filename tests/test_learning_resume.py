@@ -22,7 +22,7 @@ from regal_jax.learning import checkpoint as checkpoint_module
 from regal_jax.learning import reference, train
 from regal_jax.learning.checkpoint import Checkpoints
 from regal_jax.learning.step import Learner
-from regal_jax.policies import read_metadata
+from regal_jax.policies import load_policy, read_metadata, save_policy
 
 TESTS = pathlib.Path(__file__).parent
 
@@ -172,6 +172,17 @@ def test_a_run_does_not_go_on_without_its_best_weights(whole, tmp_path):
     with pytest.raises(FormatError, match=r"policy\.safetensors: is missing; it had the weights of step \d+"):
         one_device(tiny_config(), folder)
     assert {p: p.read_bytes() for p in folder.glob("**/*.*")} == before
+    other = load_policy(whole / "policy.safetensors")
+    for metadata in ({}, {"training": json.dumps(tiny_config(steps=13).as_document())}):
+        save_policy(folder / "policy.safetensors", other, metadata)
+        said = (
+            r"holds weights of another run; it had .*; put it back, remove .*checkpoints to start again, or"
+        )
+        with pytest.raises(FormatError, match=said):
+            one_device(tiny_config(), folder)
+    shutil.rmtree(folder / "checkpoints")
+    assert one_device(tiny_config(), folder).finished
+    same_outcome(whole, folder, tiny_config())
 
 
 def test_a_run_with_damaged_best_weights_is_refused_before_it_goes_on(tmp_path):

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import jax
+import safetensors
 
 from regal_jax.checks import shown
 from regal_jax.errors import ConfigError, FormatError
@@ -57,7 +58,8 @@ WEIGHTS: Final = "policy.safetensors"
 _SETS: Final = ("train", "validation")
 _MOST_NAMED: Final = 3
 """Most settings that the message for the folder of another run names."""
-_OF_A_RUN: Final = ("checkpoints", "metrics.jsonl", WEIGHTS, "policy.toml", "moves-*.npy")
+_CHECKPOINTS: Final = "checkpoints"
+_OF_A_RUN: Final = (_CHECKPOINTS, "metrics.jsonl", WEIGHTS, "policy.toml", "moves-*.npy")
 """Files that come after ``config.json``. Not references, which may be copied from another run."""
 
 
@@ -168,10 +170,11 @@ def run_course(
 
     Raises:
       ConfigError: A gradient is not finite.
-      FormatError: A checkpoint or a record cannot be read, or the best weights so far are missing or damaged.
+      FormatError: A checkpoint or a record cannot be read, or the best weights so far are missing, damaged or
+        of another run.
       MissingExtraError: tensorboardX is not installed.
     """
-    checkpoints = Checkpoints(out / "checkpoints")
+    checkpoints = Checkpoints(out / _CHECKPOINTS)
     first = course.init()
     found = together(lambda: checkpoints.restore(first) if is_first() else None)
     state, notes = found or (first, {})
@@ -189,19 +192,23 @@ def run_course(
 
 
 def _check_weights(course: Course[Any], path: pathlib.Path, notes: Mapping[str, Any]) -> None:
-    """Refuses to resume without the best weights, which are in no checkpoint."""
+    """Refuses to resume without the best weights of this run, which are in no checkpoint."""
     if not notes or not is_first():
         return
     fault = "" if path.is_file() else f"{path}: is missing"
     if not fault:
         try:
             course.load(path)
+            with safetensors.safe_open(path, framework="numpy") as file:
+                trained = parse_json((file.metadata() or {}).get("training", "null"))
+            if trained != course.document():
+                fault = f"{path}: holds weights of another run"
         except ValueError as error:
             fault = str(error)
     if fault:
         raise FormatError(
-            f"{fault}; it had the weights of step {notes['best_step']}, the best so far; put it back, or "
-            "take another --out folder"
+            f"{fault}; it had the weights of step {notes['best_step']}, the best so far; put it back, remove "
+            f"{path.parent / _CHECKPOINTS} to start again, or take another --out folder"
         )
 
 
