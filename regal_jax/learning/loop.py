@@ -371,8 +371,8 @@ def _differences(here: Any, there: Any, name: str = "") -> Iterator[str]:
     tables = [table for table in (here, there) if isinstance(table, dict)]
     if tables:
         for key in sorted(set().union(*tables)):
-            values = (table.get(key) if isinstance(table, dict) else None for table in (here, there))
-            yield from _differences(*values, f"{name}.{key}" if name else key)
+            one, other = (table.get(key) if isinstance(table, dict) else None for table in (here, there))
+            yield from _differences(one, other, f"{name}.{key}" if name else key)
     elif here != there:
         values = ("unset" if value is None else shown(value) for value in (here, there))
         yield f"{name or 'config'} is {' here and '.join(values)} there"
