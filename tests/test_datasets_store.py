@@ -11,7 +11,7 @@ import pytest
 
 from regal_jax.datasets import Recipe, build_set, generate, load_graphs, read_set
 from regal_jax.errors import FormatError
-from regal_jax.importers import format_cost_graph, save_graph
+from regal_jax.importers import format_cost_graph, format_native, save_graph
 
 GOOD = format_cost_graph(generate("chain", 3, 0))
 
@@ -70,6 +70,18 @@ def test_compressed_graphs_are_read_from_archives_too(tmp_path):
     path = archive(tmp_path / "damaged.tar", {"c.json.gz": damaged, "d.pbtxt": GOOD.encode()}, "w")
     with pytest.warns(UserWarning, match=r"damaged\.tar: c\.json\.gz: damaged gzip"):
         assert read_set(path).names == ("d.pbtxt",)
+
+
+def test_capitals_in_endings_change_nothing(tmp_path):
+    (tmp_path / "folder").mkdir()
+    members = {
+        "A.PBTXT": GOOD.encode(),
+        "B.Json.GZ": gzip.compress(format_native(generate("chain", 4, 0)).encode()),
+    }
+    for name, data in members.items():
+        (tmp_path / "folder" / name).write_bytes(data)
+    found = read_set(archive(tmp_path / "SET.TAR", members, "w"))
+    assert found.names == read_set(tmp_path / "folder").names == ("A.PBTXT", "B.Json.GZ")
 
 
 def test_archives_say_nothing_of_who_wrote_them_and_when(sets):

@@ -184,7 +184,7 @@ def _archive(path: pathlib.Path, prefix: str) -> Iterator[Entry]:
 
 
 def _suffix(name: str) -> str:
-    return pathlib.PurePosixPath(name.removesuffix(".gz")).suffix
+    return pathlib.PurePosixPath(name.lower().removesuffix(".gz")).suffix
 
 
 def _member(path: pathlib.Path, file: IO[bytes] | None, member: tarfile.TarInfo, prefix: str) -> Entry:
