@@ -198,6 +198,16 @@ def test_a_link_to_a_folder_above_is_not_followed(tmp_path):
     assert read_set(tmp_path).names == ("in/a.json",)
 
 
+def test_links_to_nothing_are_skipped(tmp_path):
+    save_graph(generate("chain", 3, 0), tmp_path / "a.json")
+    for name in ("b.json", "c.tar"):
+        (tmp_path / name).symlink_to(tmp_path / "absent")
+    message = r"(b\.json|c\.tar): cannot be read: No such file or directory; check the path; skipped"
+    with pytest.warns(UserWarning, match=message) as caught:
+        assert read_set(tmp_path).names == ("a.json",)
+    assert len(caught) == 2
+
+
 def test_names_that_lead_out_of_the_archive_write_nothing(tmp_path):
     (tmp_path / "in").mkdir()
     path = archive(tmp_path / "in" / "set.tar", {"../../evil.pbtxt": GOOD.encode()}, "w")

@@ -37,8 +37,9 @@ def test_a_pipe_is_refused_and_never_waited_for(read, tmp_path):
 
 
 @_NO_PIPES
-def test_an_archive_that_is_a_pipe_is_refused(tmp_path):
-    os.mkfifo(tmp_path / "set.tar")
+@pytest.mark.parametrize("name", ["set.tar", "graph.json"])
+def test_a_pipe_in_a_folder_is_refused(name, tmp_path):
+    os.mkfifo(tmp_path / name)
     with (
         pytest.warns(UserWarning, match="pipe or a device"),
         pytest.raises(FormatError, match="pipe or a device"),

@@ -150,7 +150,14 @@ def _folder(folder: pathlib.Path, prefix: str, above: frozenset[str]) -> Iterato
         if os.path.isdir(path):
             yield from _folder(path, f"{prefix}{path.name}/", above | {place})
         elif path.name.lower().endswith((*_ARCHIVES, *_FILES)):
-            yield from _file(path, prefix)
+            try:
+                check_regular(path)  # A pipe is read only where it is named itself.
+            except FormatError as error:
+                yield Entry(prefix + path.name, error=str(error))
+            except OSError as error:
+                yield Entry(prefix + path.name, error=_unreadable(path, error))
+            else:
+                yield from _file(path, prefix)
 
 
 def _file(path: pathlib.Path, prefix: str) -> Iterator[Entry]:
