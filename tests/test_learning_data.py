@@ -4,6 +4,7 @@ import builtins
 import dataclasses
 import importlib
 import json
+import shutil
 import sys
 
 import jax
@@ -91,6 +92,17 @@ def test_of_a_set_with_splits_only_one_is_read(archive, tmp_path):
     (path / ("validation.tar.gz" if archive else "validation")).rename(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match=r"has no split 'validation'; name one of .*train"):
         load_graphs(path, "validation")
+
+
+def test_a_split_that_a_folder_has_twice_is_refused(folder, tmp_path):
+    path = tmp_path / "set"
+    shutil.copytree(folder, path / "test")
+    shutil.copytree(folder, path / "train")
+    (path / "test.tar.gz").touch()
+    message = r"set: test and test\.tar\.gz both hold 'test'; drop one"
+    with pytest.raises(ConfigError, match=message):
+        load_graphs(path, "test")
+    assert hashes(load_graphs(path, "train")) == hashes(load_graphs(folder, "train"))
 
 
 def test_of_a_corpus_only_one_split_is_read(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """`load_graphs`: the graphs of a set, a corpus or the sample."""
 
+import itertools
 import os
 import pathlib
 from collections.abc import Iterable, Iterator
@@ -55,7 +56,7 @@ def load_graphs(
 
     Raises:
       FormatError: No file can be read.
-      ConfigError: There is no such split, or no graph is left.
+      ConfigError: There is no such split, a folder has it twice, or no graph is left.
     """
     return list(chosen_graphs(path, split, contracted_for, max_ops))
 
@@ -122,12 +123,15 @@ def _read(path: str | os.PathLike[str], split: str, max_ops: int) -> Iterable[Co
 
 def _part(folder: pathlib.Path, split: str) -> pathlib.Path:
     """The part of a set for ``split``, or all of a set without splits; test graphs must not be mixed in."""
-    parts = {
-        name: folder / f"{name}{ending}"
-        for name in SPLITS
-        for ending in ("", ".tar.gz", ".tgz", ".tar")
-        if os.path.exists(folder / f"{name}{ending}")
-    }
+    parts: dict[str, pathlib.Path] = {}
+    for name, ending in itertools.product(SPLITS, ("", ".tar.gz", ".tgz", ".tar")):
+        part = folder / f"{name}{ending}"
+        if os.path.exists(part):
+            if name == split and name in parts:
+                raise ConfigError(
+                    f"{folder}: {parts[name].name} and {part.name} both hold {split!r}; drop one"
+                )
+            parts[name] = part
     if parts and split not in parts:
         raise ConfigError(
             f"{folder}: has no split {split!r}; name one of {', '.join(map(str, parts.values()))}"
