@@ -373,6 +373,7 @@ def test_graphs_come_from_sets_their_parts_and_the_sample(tmp_path):
     [
         ({"graphs": ""}, "graphs: give the path"),
         ({"suite": "other"}, "suite: there is no 'other'"),
+        ({"split": "tset"}, "split: there is no 'tset'; use one of train, validation, test"),
         ({"objective": "speed"}, "objective: unknown 'speed'"),
         ({"evaluations": 0}, "evaluations: must be a whole number of at least 1"),
         ({"seeds": (1, 1)}, "seeds: a number occurs twice"),

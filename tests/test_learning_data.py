@@ -94,6 +94,15 @@ def test_of_a_set_with_splits_only_one_is_read(archive, tmp_path):
         load_graphs(path, "validation")
 
 
+@pytest.mark.parametrize("path", ["set", "set/graph0.pbtxt", "one", "sample"])
+def test_a_split_that_no_set_has_is_refused(path, folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    for split in ("tset", 3):
+        message = f"split: there is no {split!r}; use one of train, validation, test"
+        with pytest.raises(ConfigError, match=message):
+            load_graphs(path, split)
+
+
 def test_a_split_that_a_folder_has_twice_is_refused(folder, tmp_path):
     path = tmp_path / "set"
     shutil.copytree(folder, path / "test")

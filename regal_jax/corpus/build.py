@@ -16,7 +16,7 @@ from regal_jax.corpus.family_splits import read_family_splits
 from regal_jax.corpus.finish import NEW_FAMILIES, finish
 from regal_jax.corpus.sources import SOURCES, Source
 from regal_jax.corpus.trace_spec import TraceSpec
-from regal_jax.datasets.candidates import SPLITS
+from regal_jax.datasets.candidates import check_split
 from regal_jax.datasets.corpus_files import (
     CORPUS,
     FAILURES,
@@ -106,8 +106,8 @@ def build_corpus(
       FormatError: The folder is not a corpus, or it is damaged.
     """
     chosen = _check(sources, forms, limit, jobs, timeout, min_ops, max_ops)
-    if split is not None and split not in SPLITS:
-        raise ConfigError(f"split: there is no {split!r}; use one of {', '.join(SPLITS)}")
+    if split is not None:
+        check_split(split)
     if split is not None and new_families:
         raise ConfigError("split, new_families: new families have no split in the table; give one of the two")
     if only is not None:

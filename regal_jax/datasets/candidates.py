@@ -7,16 +7,26 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.checks import check_kind, check_whole
+from regal_jax.checks import check_kind, check_whole, shown
 from regal_jax.datasets.regal import regal_graph, undirected
 from regal_jax.datasets.topologies import TOPOLOGIES
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph
 
-__all__ = ["SPLITS", "Candidate", "Recipe", "draw_candidate"]
+__all__ = ["SPLITS", "Candidate", "Recipe", "check_split", "draw_candidate"]
 
 SPLITS: Final = ("train", "validation", "test")
 """Splits of every set and corpus, in ascending distance from training."""
+
+
+def check_split(split: Any) -> None:
+    """Refuses what is none of `SPLITS`.
+
+    Raises:
+      ConfigError: It is something else.
+    """
+    if split not in SPLITS:
+        raise ConfigError(f"split: there is no {shown(split)}; use one of {', '.join(SPLITS)}")
 
 
 @dataclasses.dataclass(frozen=True)

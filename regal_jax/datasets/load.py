@@ -6,8 +6,7 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from regal_jax.checks import check_kind
-from regal_jax.datasets.candidates import SPLITS
+from regal_jax.datasets.candidates import SPLITS, check_split
 from regal_jax.datasets.corpus_files import INDEX
 from regal_jax.datasets.corpus_reader import load_corpus
 from regal_jax.datasets.shipped import load_sample
@@ -111,7 +110,7 @@ def one_graph() -> ComputationGraph:
 def _read(path: str | os.PathLike[str], split: str, max_ops: int) -> Iterable[ComputationGraph]:
     """Graphs one after another; from a corpus, those of at most ``max_ops`` ops, or all if there are none."""
     folder = folder_path(path)
-    check_kind("split", split, str)
+    check_split(split)
     if str(path) == SAMPLE_PATH:
         return (graph for _, graph in load_sample(split))
     if str(path) == ONE_PATH:

@@ -10,9 +10,9 @@ import os
 import pathlib
 from typing import Any, Final
 
-from regal_jax.datasets.candidates import SPLITS
+from regal_jax.datasets.candidates import check_split
 from regal_jax.datasets.corpus_files import INDEX
-from regal_jax.errors import ConfigError, FormatError
+from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers import load_graph
 from regal_jax.storage.json_lines import JsonLines
@@ -73,7 +73,7 @@ def load_sample(
       >>> record["source"], record["form"], record["ops"] == graph.num_ops
       ('flax', 'training-step', True)
     """
-    if split is not None and split not in SPLITS:
-        raise ConfigError(f"split: there is no {split!r}; use one of {', '.join(SPLITS)}")
+    if split is not None:
+        check_split(split)
     records = [record for record in sample_records(folder) if split in (None, record["split"])]
     return [(record, load_graph(pathlib.Path(folder) / record["path"])) for record in records]

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 from regal_jax.checks import check_kind, check_number, check_whole, counted, is_list, known_name, real, shown
+from regal_jax.datasets.candidates import check_split
 from regal_jax.errors import ConfigError
 from regal_jax.experiments.networks import network_rows
 from regal_jax.experiments.registry import GUIDED, is_method_name, method_name, method_names
@@ -185,8 +186,8 @@ class EvaluationConfig:
         for name in ("contract", "warm_up", "untrained", "same_time"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(f"{name}: must be true or false, got {shown(getattr(self, name))}")
-        for name in ("split", "tuned"):
-            check_kind(name, getattr(self, name), str)
+        check_kind("tuned", self.tuned, str)
+        check_split(self.split)
         if not isinstance(self.digest, str) or not set(self.digest) <= set(string.hexdigits.lower()):
             raise ConfigError(f"digest: give hexadecimal digits, got {shown(self.digest)}")
         set_(self, "seeds", _whole_numbers("seeds", self.seeds, 0))
