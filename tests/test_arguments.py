@@ -160,6 +160,14 @@ def test_sets_have_paths(read, wrong):
         (lambda: tune([GRAPH], CLUSTER, results=3), "path: give the name of a file, got int"),
         (lambda: load_corpus(3), "path: give the name of a file, got int"),
         (lambda: load_sample(folder=None), "path: give the name of a file, got NoneType"),
+        (
+            lambda: load_graphs("sample", "test", max_ops="10"),
+            "max_ops: must be a whole number of at least 0",
+        ),
+        (
+            lambda: load_graphs("sample", "test", contracted_for=3),
+            "contracted_for: give a cluster and an objective, got 3",
+        ),
         (lambda: load_graphs("sample", []), "split: there is no []; use one of train"),
         (lambda: read_set("set", progress=3), "progress: 3 is no function"),
         (lambda: with_noise(3, 0), "graph: give a ComputationGraph, got int"),

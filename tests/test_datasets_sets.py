@@ -342,6 +342,8 @@ def test_folders_with_other_things_are_left_alone(tmp_path):
         ({"sizes": {"train": -1}}, "train: must be a whole number of at least 0, got -1"),
         ({"sizes": SIZES, "seed": -1}, "seed: must be"),
         ({"sizes": SIZES, "jobs": 0}, "jobs: must be"),
+        ({"sizes": {"train": "3"}}, "train: must be a whole number of at least 0, got '3'"),
+        ({"sizes": SIZES, "batch": 0}, "batch: must be"),
     ],
 )
 def test_bad_arguments_are_refused(tmp_path, arguments, message):
@@ -355,16 +357,60 @@ def test_bad_arguments_are_refused(tmp_path, arguments, message):
     [
         ({"topologies": ("ring",)}, "topology: unknown 'ring'; use one of erdos-renyi"),
         ({"topologies": ()}, "topologies: none"),
+        ({"topologies": (["ring"],)}, "topologies: give a str, got list"),
         ({"least_ops": 0}, "least_ops: must be"),
         ({"most_ops": 49}, "most_ops: must be a whole number of at least 50, got 49"),
         ({"control": 2}, "control: must be a number from 0 to 1"),
         ({"parameters": {"ring": {}}}, "parameters: for 'ring'"),
+        ({"parameters": {"erdos-renyi": 3}}, "parameters of erdos-renyi: give a Mapping, got int"),
+        ({"parameters": {"erdos-renyi": {3: 4}}}, "erdos-renyi: no parameter '3'"),
         ({"parameters": {"erdos-renyi": {"p": 1}}}, "erdos-renyi: no parameter 'p'; it has probability"),
     ],
 )
 def test_bad_recipes_are_refused(arguments, message):
     with pytest.raises(ConfigError, match=message):
         Recipe(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, 0, "test", 0, 0), "recipe: give a Recipe, got NoneType"),
+        ((SMALL, -1, "test", 0, 0), "seed: must be a whole number of at least 0, got -1"),
+        ((SMALL, 0, "tset", 0, 0), "split: there is no 'tset'; use one of train, validation, test"),
+        ((SMALL, 0, "test", -1, 0), "index: must be a whole number of at least 0, got -1"),
+        ((SMALL, 0, "test", 0, 1.5), "attempt: must be a whole number of at least 0, got 1.5"),
+    ],
+)
+def test_bad_candidates_are_refused(arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        draw_candidate(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"split": "tset"}, "split: there is no 'tset'"),
+        ({"indices": 5}, "indices: give a list of the members, got 5"),
+        ({"indices": [0, -1]}, "indices: must be a whole number of at least 0, got -1"),
+        ({"batch": 0}, "batch: must be a whole number of at least 1, got 0"),
+        ({"keep": 3}, "keep: 3 is no function"),
+        (
+            {"keep": lambda _: [True]},
+            r"keep: returned \[True\] for 64 graphs; return a list with one value for",
+        ),
+        ({"keep": lambda _: None}, "keep: returned None for 64 graphs"),
+    ],
+)
+def test_bad_choices_are_refused(arguments, message):
+    settings = {"split": "test", "indices": [0], "keep": Even(), **arguments}
+    with pytest.raises(ConfigError, match=message):
+        choose(SMALL, 0, **settings)
+
+
+def test_a_filter_with_too_few_answers_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match=r"keep: returned \[True\] for 6 graphs"):
+        build_set(tmp_path / "set", sizes={"test": 3}, recipe=SMALL, keep=lambda _: [True])
 
 
 def test_a_set_of_one_graph(tmp_path):

@@ -109,8 +109,8 @@ def build_set(
     check_callback("keep", keep)
     check_kind("archive", archive, bool)
     sizes = dict.fromkeys(SPLITS, 0) | dict(SIZES if sizes is None else sizes)
-    batch = min(_BLOCK, 2 * max(sizes.values())) if batch is None else batch
-    _check(sizes, seed, jobs, batch)
+    _check(sizes, seed, jobs)
+    batch = min(_BLOCK, 2 * max(sizes.values())) if batch is None else check_whole("batch", batch, 1)
     settings = {
         "sizes": sizes,
         "seed": seed,
@@ -131,7 +131,7 @@ def build_set(
     return document
 
 
-def _check(sizes: Mapping[str, int], seed: int, jobs: int, batch: int) -> None:
+def _check(sizes: Mapping[str, int], seed: int, jobs: int) -> None:
     for split, size in sizes.items():
         if split not in SPLITS:
             raise ConfigError(f"sizes: unknown split {split!r}; use {', '.join(SPLITS)}")
@@ -140,7 +140,6 @@ def _check(sizes: Mapping[str, int], seed: int, jobs: int, batch: int) -> None:
         raise ConfigError("sizes: no graph in any split; ask for at least one")
     check_whole("seed", seed, 0)
     check_whole("jobs", jobs, 1)
-    check_whole("batch", batch, 1)
 
 
 @contextlib.contextmanager

@@ -57,12 +57,16 @@ class Recipe:
         check_kind("parameters", self.parameters, Mapping)
         if not self.topologies:
             raise ConfigError(f"topologies: none; use some of {', '.join(TOPOLOGIES)}")
-        for name in self.parameters:
+        for name in self.topologies:
+            check_kind("topologies", name, str)
+        for name, row in self.parameters.items():
             if name not in self.topologies:
                 raise ConfigError(f"parameters: for {name!r}, which is none of the topologies; leave it out")
+            check_kind(f"parameters of {name}", row, Mapping)
         # Draw once now, so that invalid parameters raise an error before a build begins.
         for name in self.topologies:
-            undirected(np.random.default_rng(0), name, 1, **self.parameters.get(name, {}))
+            parameters = {str(key): value for key, value in self.parameters.get(name, {}).items()}
+            undirected(np.random.default_rng(0), name, 1, **parameters)
             regal_graph(np.random.default_rng(0), name, 1, control=self.control)
 
     def as_document(self) -> dict[str, Any]:
@@ -105,7 +109,14 @@ def draw_candidate(recipe: Recipe, seed: int, split: str, index: int, attempt: i
       split: One of `SPLITS`.
       index: Index of the member, from 0.
       attempt: Number of the attempt, from 0.
+
+    Raises:
+      ConfigError: An argument is invalid.
     """
+    check_kind("recipe", recipe, Recipe)
+    check_split(split)
+    seed, index = check_whole("seed", seed, 0), check_whole("index", index, 0)
+    attempt = check_whole("attempt", attempt, 0)
     key = np.random.SeedSequence(seed, spawn_key=(SPLITS.index(split), index, attempt))
     rng = np.random.Generator(np.random.Philox(key))
     topology = recipe.topologies[int(rng.integers(len(recipe.topologies)))]

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
+from regal_jax.checks import check_callback, check_whole, counted, is_list, shown
 from regal_jax.datasets.candidates import SPLITS, Candidate, Recipe, draw_candidate
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph, topology_hash
@@ -72,9 +73,13 @@ def choose(
       One choice per index, in their order.
 
     Raises:
-      ConfigError: None of `MAX_ATTEMPTS` candidates of a member was kept.
+      ConfigError: An argument is invalid, or none of `MAX_ATTEMPTS` candidates of a member was kept.
     """
-    indices = list(indices)
+    if not is_list(indices):
+        raise ConfigError(f"indices: give a list of the members, got {shown(indices)}")
+    indices = [check_whole("indices", i, 0) for i in indices]
+    check_callback("keep", keep)
+    check_whole("batch", batch, 1)
     start = 0 if first is None else first.attempt + 1
     attempt = dict.fromkeys(indices, start)
     rejected: dict[int, list[str]] = {i: list(first.rejected) if first else [] for i in indices}
@@ -87,9 +92,9 @@ def choose(
             kept: Sequence[bool] = [True] * len(drawn)
         else:
             # The batch has a fixed size, so that a filter that compiles a program per size compiles only one.
-            shown = [(waiting[j % len(waiting)], j // len(waiting)) for j in range(batch)]
-            drawn = [draw_candidate(recipe, seed, split, i, attempt[i] + ahead) for i, ahead in shown]
-            kept = keep([c.graph for c in drawn])
+            offered = [(waiting[j % len(waiting)], j // len(waiting)) for j in range(batch)]
+            drawn = [draw_candidate(recipe, seed, split, i, attempt[i] + ahead) for i, ahead in offered]
+            kept = _kept(keep, [c.graph for c in drawn])
         for candidate, stays in zip(drawn, kept, strict=True):
             i = candidate.index
             if i in chosen:
@@ -103,6 +108,18 @@ def choose(
             else:
                 chosen[i] = _choice(split, candidate, fingerprint, rejected[i], repeated[i])
     return [chosen[i] for i in indices]
+
+
+def _kept(keep: Keep, graphs: Sequence[ComputationGraph]) -> list[bool]:
+    """What ``keep`` says of each graph."""
+    found = keep(graphs)
+    kept = list(found) if is_list(found) else []
+    if len(kept) != len(graphs):
+        number = counted(len(graphs), "graph")
+        raise ConfigError(
+            f"keep: returned {shown(found)} for {number}; return a list with one value for each"
+        )
+    return kept
 
 
 def _choice(split: str, candidate: Candidate, fingerprint: str, rejected: list[str], repeated: int) -> Choice:

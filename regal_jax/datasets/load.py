@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from regal_jax.checks import check_whole, shown
 from regal_jax.datasets.candidates import SPLITS, check_split
 from regal_jax.datasets.corpus_files import INDEX
 from regal_jax.datasets.corpus_reader import load_corpus
@@ -55,7 +56,8 @@ def load_graphs(
 
     Raises:
       FormatError: No file can be read.
-      ConfigError: There is no such split, a folder has it twice, or no graph is left.
+      ConfigError: There is no such split, a folder has it twice, another argument is invalid, or no graph is
+        left.
     """
     return list(chosen_graphs(path, split, contracted_for, max_ops))
 
@@ -67,6 +69,9 @@ def chosen_graphs(
     max_ops: int,
 ) -> Iterator[ComputationGraph]:
     """The graphs of `load_graphs` one after another, each read on demand."""
+    max_ops = check_whole("max_ops", max_ops, 0)
+    if contracted_for is not None and not (isinstance(contracted_for, tuple) and len(contracted_for) == 2):
+        raise ConfigError(f"contracted_for: give a cluster and an objective, got {shown(contracted_for)}")
     least, found = 0, False
     most = max_ops * _MOST_MERGED if contracted_for else max_ops
     for graph in _read(path, split, most):
