@@ -363,6 +363,22 @@ def test_tuning_goes_on_where_it_was_killed(graphs, tmp_path, monkeypatch):
     assert len(calls) == 7
 
 
+@pytest.mark.parametrize("logs", [[-1.0], [-1.0, -2.0], [-1.0, -2.0, "nan"], "abc", None])
+def test_a_damaged_point_is_refused(logs, graphs, tmp_path, monkeypatch):
+    def planned(graphs, clusters, *, objective, **_):
+        return [run_heuristic("random-topological", graph, TWO, objective) for graph in graphs]
+
+    monkeypatch.setattr(tuning_module, "optimize_many", planned)
+    options = {"grid": {"elite_bias": (0.6,)}, "results": tmp_path / "points.jsonl"}
+    tune(graphs[:3], TWO, **options)
+    first, *lines = options["results"].read_text().splitlines()
+    options["results"].write_text("\n".join([json.dumps({**json.loads(first), "logs": logs}), *lines, ""]))
+    with pytest.raises(
+        FormatError, match=r"points\.jsonl: a point is damaged; delete its line and tune again"
+    ):
+        tune(graphs[:3], TWO, **options)
+
+
 def test_seed_is_the_word_and_key_still_means_it(graphs):
     for name in ("random-search", "critical-path"):
         method = make_method(name)

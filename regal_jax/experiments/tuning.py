@@ -180,7 +180,7 @@ def _best(
 ) -> TunedConfig:
     """The best of the points; results that ``file`` holds are reused."""
     setup = _digest(graphs, clusters, options)
-    known = {} if file is None else _known(file, setup)
+    known = {} if file is None else _known(file, setup, len(graphs))
 
     def logs(config: BrkgaConfig) -> list[float]:
         name = json.dumps(dataclasses.asdict(config), sort_keys=True)
@@ -258,15 +258,15 @@ def _digest(graphs: Sequence[ComputationGraph], clusters: Sequence[Cluster], opt
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _known(file: JsonLines, setup: str) -> dict[str, list[float]]:
+def _known(file: JsonLines, setup: str, count: int) -> dict[str, list[float]]:
+    """The points in the file, each with its logarithms for ``count`` graphs."""
     file.mend()
     found = {}
     for record in file.read():
         if record.get("setup") == setup:
-            try:
-                found[json.dumps(record["config"], sort_keys=True)] = [float(x) for x in record["logs"]]
-            except (KeyError, TypeError, ValueError):
-                raise FormatError(
-                    f"{file.path}: a point is damaged; delete its line and tune again"
-                ) from None
+            logs = record.get("logs")
+            numbers = [real(x) for x in logs] if isinstance(logs, list) else []
+            if len(numbers) != count or None in numbers or "config" not in record:
+                raise FormatError(f"{file.path}: a point is damaged; delete its line and tune again")
+            found[json.dumps(record["config"], sort_keys=True)] = numbers
     return found
