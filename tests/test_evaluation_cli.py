@@ -211,6 +211,11 @@ def test_tune_and_evaluate_what_was_tuned(capsys):
     assert run("tune", "--graphs", "set", "--evaluations", 60, *grid, "--out", "tuned.json", "--quiet") == 0
     assert pathlib.Path("tuned.json.points.jsonl").read_text() == points
     assert capsys.readouterr() == ("", "")
+    small = ("--memory", "10", "--evaluations", 60, *grid, "--out", "small.json")
+    assert run("tune", "--graphs", "set", *small, "--quiet") == 0
+    err = capsys.readouterr().err
+    assert "regal-jax: warning: tune: with the best settings, plans of 2 of 2 graphs do not fit" in err
+    assert err.count("\n") == 1
     arguments = ("--methods", "tuned-brkga", "--limits", "none", "--tuned", "tuned.json", "--evaluations", 60)
     assert run("evaluate", "--graphs", "set", *arguments, "--no-warm-up", "--out", "out") == 0
     assert "| Tuned BRKGA |" in capsys.readouterr().out

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -377,6 +378,22 @@ def test_a_damaged_point_is_refused(logs, graphs, tmp_path, monkeypatch):
         FormatError, match=r"points\.jsonl: a point is damaged; delete its line and tune again"
     ):
         tune(graphs[:3], TWO, **options)
+
+
+def test_plans_of_the_best_point_that_do_not_fit_are_told(tmp_path):
+    graphs = [generate("chain", 3, 0), generate("layered", 30, 0, shape=5)]
+    cluster = Cluster.uniform(1, int(graphs[0].tensor_bytes.sum()))
+    options = {"grid": {"elite_bias": (0.6,)}, "evaluations": 100, "results": tmp_path / "points.jsonl"}
+    for _ in range(2):  # The second time from the file.
+        with pytest.warns(InfeasiblePlanWarning) as found:
+            tune(graphs, cluster, **options)
+        assert [str(each.message) for each in found] == [
+            "tune: with the best settings, plans of 1 of 2 graphs do not fit the memory, such as that of "
+            f"{graphs[1].name!r}; give more memory or evaluations"
+        ]
+        assert found[0].filename == __file__
+    with warnings.catch_warnings(action="error"):
+        tune(graphs[:1], cluster, **{**options, "results": None})
 
 
 def test_seed_is_the_word_and_key_still_means_it(graphs):

@@ -5,6 +5,7 @@ import dataclasses
 import json
 import pathlib
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from regal_jax.checks import counted, shown
 from regal_jax.cli import machine
 from regal_jax.cli.arguments import Subparsers, add_engine, count, folder_name, seconds, seed
 from regal_jax.cli.progress import progress_bars
+from regal_jax.errors import InfeasiblePlanWarning
 from regal_jax.runtime.interrupts import interruptible
 
 if TYPE_CHECKING:
@@ -438,17 +440,18 @@ def _tune(args: argparse.Namespace) -> int:
     config = _config(args, split=args.split or "train")
     graphs = evaluation_graphs(config)
     machine.use_all_cores()
-    best = tune(
-        graphs,
-        config.cluster,
-        objective=config.objective,
-        evaluations=args.evaluations,
-        grid={**DEFAULT_GRID, **grid},
-        seed=args.seed,
-        results=f"{args.out}.points.jsonl",
-        progress=progress_bars(quiet=args.quiet),
-        engine=args.engine,
-    )
+    with warnings.catch_warnings(action="always", category=InfeasiblePlanWarning):
+        best = tune(
+            graphs,
+            config.cluster,
+            objective=config.objective,
+            evaluations=args.evaluations,
+            grid={**DEFAULT_GRID, **grid},
+            seed=args.seed,
+            results=f"{args.out}.points.jsonl",
+            progress=progress_bars(quiet=args.quiet),
+            engine=args.engine,
+        )
     if not args.quiet:
         c = best.config
         print(

@@ -15,12 +15,13 @@ import jax
 import numpy as np
 
 from regal_jax.api import optimize_many
-from regal_jax.checks import check_callback, check_kind, check_whole, real, shown, whole
+from regal_jax.checks import check_callback, check_kind, check_whole, counted, real, shown, whole
 from regal_jax.engines import Engine, opened
 from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, plan_fitness
 from regal_jax.runtime.interrupts import interrupt_at_end, interruptible
+from regal_jax.runtime.stack import outer_level
 from regal_jax.search import BrkgaConfig
 from regal_jax.search.config import MAX_EVALUATIONS
 from regal_jax.solvers import Brkga
@@ -149,6 +150,7 @@ def tune(
         file of results.
       FormatError: The file of results is damaged.
       KeyboardInterrupt: Ctrl-C was pressed. The finished points are in the file of results.
+      InfeasiblePlanWarning: With the best settings, plans of some graphs do not fit the memory.
     """
     check_kind("graphs", graphs, Iterable)
     graphs = list(graphs)
@@ -209,6 +211,15 @@ def _best(
     means = [float(np.mean(np.array(logs(point)) - default)) for point in _shown(points, progress)]
     best = int(np.argmin(means))
     ratio = float(np.exp(means[best]))
+    # The fitness of a plan that does not fit is more than 1.
+    over = [graph.name for graph, log in zip(graphs, logs(points[best]), strict=True) if log > 0]
+    if over:
+        warnings.warn(
+            f"tune: with the best settings, plans of {len(over)} of {counted(len(graphs), 'graph')} do not "
+            f"fit the memory, such as that of {over[0]!r}; give more memory or evaluations",
+            InfeasiblePlanWarning,
+            stacklevel=outer_level(),
+        )
     budget, objective = options["evaluations"], str(options["objective"])
     return TunedConfig(points[best], ratio, budget, objective, len(graphs), len(points))
 
