@@ -91,10 +91,18 @@ def test_bad_arguments_are_refused(arguments, message):
         generate(*arguments)
 
 
-@pytest.mark.parametrize("shape", [0, -1, float("nan"), float("inf"), "8", True])
-def test_bad_shapes_are_refused(shape):
-    with pytest.raises(ConfigError, match="shape: must be"):
-        generate("layered", 3, 0, shape=shape)
+@pytest.mark.parametrize("family", ["layered", "fork-join"])
+@pytest.mark.parametrize("shape", [0, -1, 1.9, float("nan"), float("inf"), "8", True])
+def test_bad_shapes_are_refused(family, shape):
+    with pytest.raises(ConfigError, match=f"shape: must be a whole number of at least 1 for '{family}', got"):
+        generate(family, 3, 0, shape=shape)
+    assert generate(family, 9, 0, shape=4.0).content_hash == generate(family, 9, 0, shape=4).content_hash
+
+
+@pytest.mark.parametrize("shape", [-1, float("nan"), "8"])
+def test_bad_degrees_are_refused(shape):
+    with pytest.raises(ConfigError, match="shape: must be a number of at least 0 for 'erdos-renyi', got"):
+        generate("erdos-renyi", 3, 0, shape=shape)
 
 
 def test_a_chain_has_no_shape():

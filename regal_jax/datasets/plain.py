@@ -91,8 +91,11 @@ def plain_graph(
         raise ConfigError(f"shape: {family!r} has none; leave it out")
     shape = default if shape is None else shape
     least = 0 if family == "erdos-renyi" else 1
-    if default is not None and real(shape, least, 2**31) is None:
-        raise ConfigError(f"shape: must be a number of at least {least} for {family!r}, got {shown(shape)}")
+    given = real(shape, least, 2**31)
+    fractions = family == "erdos-renyi"
+    if default is not None and (given is None or not (fractions or given.is_integer())):
+        what = "number" if fractions else "whole number"
+        raise ConfigError(f"shape: must be a {what} of at least {least} for {family!r}, got {shown(shape)}")
     predecessors = draw(rng, n, shape)
     source = np.concatenate(predecessors).astype(np.int64)
     target = np.repeat(np.arange(n), [len(p) for p in predecessors])
