@@ -92,6 +92,10 @@ BAD_OPS = [
     ('{"name": "a", "runtime": [1, null]}', r"ops\[0\]\.runtime\[1\]: expected a number, got null"),
     ('{"name": "a", "runtime": []}', "runtime: an empty list"),
     ('{"name": "a", "runtime": [1, 2]}, {"name": "b", "runtime": [1, 2, 3]}', r"runtimes for \[2, 3\]"),
+    (
+        '{"name": "a", "runtime": [1]}, {"name": "b", "runtime": [1, 2]}',
+        r"runtimes for \[1, 2\] devices; use one",
+    ),
     ('{"name": "a", "temp_bytes": 1.5}', r"ops\[0\]\.temp_bytes: expected a whole number"),
     ('{"name": "a", "temp_bytes": -1}', r"ops\[0\]\.temp_bytes: -1 must be"),
     ('{"name": "a", "allowed_devices": []}', "allowed_devices"),

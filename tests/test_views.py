@@ -187,7 +187,7 @@ def test_a_networkx_list_of_one_runtime_is_for_one_device_beside_numbers(one):
     own.add_edge("a", "b", bytes=4)
     assert ComputationGraph.from_networkx(own).runtime.tolist() == [[2.0], [3.0]]
     own.nodes["b"]["runtime"] = [3.0, 4.0]
-    with pytest.raises(GraphError, match=r"networkx: nodes give runtimes for \[1, 2\] devices"):
+    with pytest.raises(GraphError, match=r"graph 'networkx': ops give runtimes for \[1, 2\] devices"):
         ComputationGraph.from_networkx(own)
 
 

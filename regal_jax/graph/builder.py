@@ -192,13 +192,13 @@ class GraphBuilder:
                 rows.append([parse_time(r, unit, "runtime") for r in many])  # pyright: ignore
             except ValueError as error:
                 raise self._error(name, str(error)) from None
-        widths = {len(row) for row in rows} - {1}
+        widths = {len(runtime) for runtime in self._runtimes if is_per_device(runtime)}  # pyright: ignore
         if len(widths) > 1:
             raise GraphError(
                 f"graph {self.name!r}: ops give runtimes for {sorted(widths)} devices; "
                 "use one number of devices"
             )
-        if not widths:
+        if widths <= {1}:
             return np.array([row[0] for row in rows])
         width = widths.pop()
         return np.array([row * width if len(row) == 1 else row for row in rows])

@@ -110,10 +110,7 @@ def from_networkx(graph: "networkx.DiGraph") -> ComputationGraph:
         except (AttributeError, LookupError, TypeError) as error:
             raise GraphError(f"networkx: node {node!r} cannot be read: {error!r}") from None
     built = builder.build()
-    widths = {len(runtime) for runtime in runtimes if is_per_device(runtime)}
-    # A list with one runtime is for exactly one device; a number is for any.
-    if len(widths) > 1:
-        raise GraphError(
-            f"networkx: nodes give runtimes for {sorted(widths)} devices; use one number of devices"
-        )
-    return dataclasses.replace(built, runtime=built.runtime.reshape(-1, 1)) if widths == {1} else built
+    if built.runtime.ndim == 1 and any(map(is_per_device, runtimes)):
+        # The builder reads a list of one runtime as a plain number, but here it means one device.
+        return dataclasses.replace(built, runtime=built.runtime[:, None])
+    return built
