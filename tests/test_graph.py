@@ -129,6 +129,7 @@ def test_a_cycle_through_control_edges_and_a_long_one():
         ("runtime", "5 parsecs", "cannot read"),
         ("runtime", [1, -2], "zero or more"),
         ("runtime", [], "an empty list"),
+        ("runtime", np.array([]), "an empty list"),
         ("runtime", None, "expected a number"),
         ("runtime", True, "expected a number"),
         ("allowed_devices", [], "at least one"),
@@ -167,6 +168,13 @@ def test_keep_of_no_output(port):
 def test_devices_that_cannot_be_sorted(devices):
     with pytest.raises(GraphError, match=r"^graph 'graph': op 'a': allowed_devices .* device indices"):
         GraphBuilder().add_op("a", allowed_devices=devices)
+
+
+def test_runtimes_may_be_an_array():
+    b = GraphBuilder()
+    b.add_op("a", runtime=np.array([1.0, 2.0]))
+    b.add_op("b", runtime=3)
+    assert b.build().runtime.tolist() == [[1.0, 2.0], [3.0, 3.0]]
 
 
 def test_lists_may_be_iterators():

@@ -185,7 +185,7 @@ class GraphBuilder:
     def _runtime_array(self, unit: str) -> np.ndarray:
         rows: list[list[float]] = []
         for name, runtime in zip(self._names, self._runtimes, strict=True):
-            many = runtime if is_per_device(runtime) else [runtime]
+            many = list(runtime) if is_per_device(runtime) else [runtime]  # pyright: ignore
             if not many:
                 raise self._error(name, "runtime: an empty list; give a number, or one for each device")
             try:
