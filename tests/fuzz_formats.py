@@ -348,7 +348,7 @@ POINTS = json.dumps({"setup": "s", "config": dataclasses.asdict(BrkgaConfig()), 
 def read_points(path):
     from regal_jax.storage.json_lines import JsonLines
 
-    return known_points(JsonLines(path), "s")
+    return known_points(JsonLines(path), "s", 2)
 
 
 def tuned(path):
