@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 from regal_jax.graph import ComputationGraph, GraphBuilder
 from regal_jax.importers import DeviceProfile
 
-NAMES = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6)
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=6)
 
 
 @st.composite

@@ -137,6 +137,7 @@ def test_a_cycle_through_control_edges_and_a_long_one():
         ("allowed_devices", [True], "device indices"),
         ("allowed_devices", [0.5], "device indices"),
         ("kind", 5, "must be texts"),
+        ("kind", "a\0", "has a null character"),
         ("colocation_group", 5, "must be texts"),
     ],
 )
@@ -234,12 +235,12 @@ def test_all_spellings_of_a_microsecond_are_one_unit(unit, tmp_path):
     Plan.load(tmp_path / "plan.json").verify(made)
 
 
-@pytest.mark.parametrize("names", [("a", "a"), ("", "b"), ("\ud800", "b")])
+@pytest.mark.parametrize("names", [("a", "a"), ("", "b"), ("\ud800", "b"), ("a\0", "b"), ("a", "\0b")])
 def test_bad_names(names):
     b = GraphBuilder()
     for name in names:
         b.add_op(name)
-    refused(b, "duplicate name|non-empty text|lone surrogate")
+    refused(b, "duplicate name|non-empty text|lone surrogate|has a null character; leave it out")
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,8 @@ def _check_texts(g: "ComputationGraph") -> None:
                 raise refusal(
                     g, f"op {name!r}: {text!r} has a lone surrogate, which no file can hold; mend it"
                 )
+        if "\0" in name or "\0" in kind:  # It ends each of them in the content hash.
+            raise refusal(g, f"op {name!r}: its name or kind {kind!r} has a null character; leave it out")
 
 
 def _has_surrogate(text: str) -> bool:
