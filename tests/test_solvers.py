@@ -821,6 +821,7 @@ def test_a_plan_of_a_solver_is_replayed(name):
         (Entry("foo bar", "R", "x", Made), "name is 'foo bar'"),
         (Entry("a,b", "R", "x", Made), "name is 'a,b'"),
         (Entry("foo", "R", "x", 3), "make of 'foo' is 3; give a function"),
+        (Entry("foo", "R", "x", Made), "name is 'foo', but its class has the name 'made'; give the same"),
     ],
 )
 def test_what_is_no_entry_is_not_registered(entry, message):

@@ -156,7 +156,8 @@ def register(entry: Entry) -> None:
     """Registers a solver under its name in this process.
 
     Raises:
-      ConfigError: This is no `Entry`, its name is taken or has spaces, commas or "=", or it makes nothing.
+      ConfigError: This is no `Entry`, its name is taken, has spaces, commas or "=" or is not that of its
+        class, or it makes nothing.
     """
     if not isinstance(entry, Entry):
         raise ConfigError(f"register: give an Entry, got {shown(entry)}")
@@ -167,6 +168,9 @@ def register(entry: Entry) -> None:
         raise ConfigError(
             f"register: make of {name!r} is {shown(entry.make)}; give a function, such as the class"
         )
+    own = getattr(entry.make, "name", None)
+    if isinstance(own, str) and own != name:
+        raise ConfigError(f"register: name is {name!r}, but its class has the name {own!r}; give the same")
     if known_name(entry.name, solvers()) in solvers():
         raise ConfigError(f"register: there is a solver {entry.name!r} already; choose another name")
     _registry[entry.name] = entry
