@@ -536,10 +536,10 @@ def test_long_vectors_are_no_shapes(monkeypatch):
     """Data propagation makes an object for each element of a tensor of one axis."""
     asked, plain = [], onnx.shape_inference.infer_shapes
 
-    def infer(proto, data_prop=False):
+    def infer(proto, data_prop=False, **options):
         assert not (data_prop and proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value > 2**24)
         asked.append(data_prop)
-        return plain(proto, data_prop=data_prop)
+        return plain(proto, data_prop=data_prop, **options)
 
     monkeypatch.setattr(onnx.shape_inference, "infer_shapes", infer)
 
@@ -619,6 +619,25 @@ def test_what_inference_leaves_open_is_said():
     proto.opset_import.add(domain="mine", version=1)
     with pytest.warns(UserWarning, match="leaves 1 values open"):
         assert from_onnx(proto).tensor_bytes.tolist() == [12, 0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "shapes", "reason"),
+    [
+        ("MatMul", [(4, 5), (16, 8)], r"\(op_type:MatMul\): .* Incompatible dimensions"),
+        ("Add", [(4, 8), (3, 8)], r"\(op_type:Add\): .* Incompatible dimensions"),
+        ("Relu", [(4, 9)], r"\(op_type:Relu\): .* differ in dimension 1: \(9\) vs \(8\)"),
+        ("Relu", [(32,)], r"\(op_type:Relu\): .* differ in rank"),
+    ],
+)
+def test_shapes_that_contradict_each_other_are_said(kind, shapes, reason):
+    names = ["x", "y"][: len(shapes)]
+    inputs = [info(name, *shape) for name, shape in zip(names, shapes, strict=True)]
+    proto = model([helper.make_node(kind, names, ["z"])], inputs, [info("z", 4, 8)])
+    with pytest.warns(
+        UserWarning, match=rf"ONNX shape inference finds a contradiction: .*{reason}.*; sizes may"
+    ):
+        assert from_onnx(proto).tensor_bytes.tolist()[-1] == 4 * 4 * 8
 
 
 def test_symbolic_dimensions_have_the_given_sizes_or_1_with_a_warning(tmp_path):

@@ -171,7 +171,7 @@ def onnx_ops(
         )
     if not model.graph.node:
         raise FormatError("an ONNX model without nodes; is this the right file?")
-    graph, values, assumed = infer_values(model, dims or {}, loop_trips)
+    graph, values, assumed, contradiction = infer_values(model, dims or {}, loop_trips)
     _warn_of_assumed(assumed)
     parameters: set[str] = set()
     for tensor in (*model.graph.initializer, *(t.values for t in model.graph.sparse_initializer)):
@@ -217,6 +217,7 @@ def onnx_ops(
             colocation_group=layout.names[o] if o in layout.hosts else None,
         )
     made = builder.build()
+    _warn_of_contradiction(contradiction)
     place = np.full(made.num_ops, -1, dtype=np.int64)
     place[made.num_ops - len(nodes) :] = left
     return OnnxOps(made, place, len(graph.node))
@@ -399,6 +400,15 @@ def _warn_of_assumed(assumed: Mapping[str, str]) -> None:
         warnings.warn(
             f"ONNX input {assumed['']!r}: a dimension without size or name is taken as 1; name it in the "
             "model to give it a size",
+            stacklevel=4,
+        )
+
+
+def _warn_of_contradiction(contradiction: str) -> None:
+    if contradiction:
+        warnings.warn(
+            f"ONNX shape inference finds a contradiction: {contradiction}; sizes may be wrong, so check the "
+            "shapes in the model and the sizes of symbolic dimensions",
             stacklevel=4,
         )
 

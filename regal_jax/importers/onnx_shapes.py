@@ -27,7 +27,7 @@ _HIDDEN: Final = "regal_jax.hidden"
 
 def infer_values(
     model: Any, dims: Mapping[str, int], loop_trips: int = 1
-) -> tuple[Any, dict[str, Value], dict[str, str]]:
+) -> tuple[Any, dict[str, Value], dict[str, str], str]:
     """Infers all shapes.
 
     Args:
@@ -37,7 +37,8 @@ def infer_values(
 
     Returns:
       The graph with inferred shapes, in its bodies too, and without large initializers; shape and type of
-      each value; and each symbolic dimension that was taken as 1, with an input that has it.
+      each value; each symbolic dimension that was taken as 1, with an input that has it; and what contradicts
+      the inferred shapes, empty if nothing does.
 
     Raises:
       ConfigError: A size is out of range.
@@ -53,29 +54,37 @@ def infer_values(
     try:
         if light.functions:
             light = onnx.inliner.inline_local_functions(light)
-        graph = _inferred(onnx, light, loop_trips)
+        graph, contradiction = _inferred(onnx, light, loop_trips)
     except FormatError:
         raise
     except Exception as error:  # Those of C++ come as many exceptions of Python.
-        reason = (str(error).splitlines() or [""])[0][:200]
         raise FormatError(
-            f"ONNX shape inference fails: {reason}; check the model with onnx.checker"
+            f"ONNX shape inference fails: {_reason(error)}; check the model with onnx.checker"
         ) from None
     initial = {t.name for t in model.graph.initializer} | {
         t.values.name for t in model.graph.sparse_initializer
     }
-    return graph, values_of(graph) | {name: sizes[name] for name in initial}, assumed
+    return graph, values_of(graph) | {name: sizes[name] for name in initial}, assumed, contradiction
 
 
-def _inferred(onnx: Any, model: Any, loop_trips: int) -> Any:
-    """The graph of a model with inferred shapes.
+def _reason(error: Exception) -> str:
+    return (str(error).splitlines() or [""])[0][:200]
+
+
+def _inferred(onnx: Any, model: Any, loop_trips: int) -> tuple[Any, str]:
+    """The graph of a model with inferred shapes, and what contradicts them.
 
     ``data_prop`` also infers what nodes compute with shapes. It takes every tensor of one axis for a shape,
     with an object for each element; so without need it is not used on long ones, and on very long ones not at
     all.
     """
     _check_expanded(onnx, model)
-    graph = onnx.shape_inference.infer_shapes(model).graph
+    contradiction = ""
+    try:
+        graph = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph
+    except onnx.shape_inference.InferenceError as error:
+        contradiction = _reason(error)
+        graph = onnx.shape_inference.infer_shapes(model).graph
     while complete_results(model.graph, graph, loop_trips):
         graph = onnx.shape_inference.infer_shapes(model).graph
     longest, complete = 0, True
@@ -86,7 +95,7 @@ def _inferred(onnx: Any, model: Any, loop_trips: int) -> Any:
         complete = complete and all(name in values and values[name].exact for name in made)
     if longest <= _LONG or (longest <= _VERY_LONG and not complete):
         graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
-    return graph
+    return graph, contradiction
 
 
 def _check_expanded(onnx: Any, model: Any) -> None:
