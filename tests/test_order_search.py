@@ -528,6 +528,20 @@ def test_weights_that_there_are_not_are_refused_at_once(weights: object, message
         OrderSearch(weights=weights)
 
 
+@pytest.mark.parametrize("method", ["order-search", "auto", "depth-first-dp"])
+def test_a_proven_peak_that_does_not_fit_is_impossible(method: str) -> None:
+    graph = generate("layered", 25, seed=1)
+    options: Any = {"objective": PEAK, "method": method, "evaluations": 2000}
+    least = depth_first_dp(graph).peak
+    fits = optimize(graph, Cluster.uniform(1, least), **options)
+    assert (fits.peak_memory.tolist(), fits.provenance["status"]) == ([least], "optimal")
+    with pytest.warns(InfeasiblePlanWarning, match="can fit the memory, as the solver has proven; the least"):
+        plan = optimize(graph, Cluster.uniform(1, least - 1), **options)
+    assert not plan.impossible
+    assert (plan.status, plan.provenance["status"]) == ("infeasible", "impossible")
+    assert plan.provenance.get("evaluations", 0) < 2000
+
+
 @pytest.mark.parametrize("method", ["order-search", "auto"])
 def test_plans_say_that_their_peak_is_proven(method: str) -> None:
     graph = generate("layered", 25, seed=1)

@@ -129,7 +129,7 @@ class ApproximateDpWithin(Constructive):
         best, took = self._twice(instance, 1)
         width, fits, plan = 1, 0.0, best
         # If no state was dropped, a larger width gives the same plan.
-        while took <= self.seconds and plan.provenance["status"] != "optimal":
+        while took <= self.seconds and plan.provenance["status"] not in ("optimal", "impossible"):
             width, fits = 2 * width, took
             plan, took = self._twice(instance, width)
             best = min(best, plan, key=self._value) if took <= self.seconds else best

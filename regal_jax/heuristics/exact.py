@@ -14,7 +14,7 @@ from regal_jax.heuristics.exact_peaks import PeakOnDevices, PeakOnOne
 from regal_jax.heuristics.exact_steps import are_countable
 from regal_jax.heuristics.registry import best_heuristic
 from regal_jax.heuristics.time_left import until
-from regal_jax.plan import Objective, Plan, lower_bound, makespan_upper_bound
+from regal_jax.plan import Objective, Plan, lower_bound, makespan_upper_bound, proven_status
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
 
@@ -118,19 +118,12 @@ def cp_sat(
     bound = max(problem.bound(solver.best_objective_bound), lower_bound(graph, cluster, objective))
     provenance = {
         "method": "cp-sat",
-        "status": _said(plan, proven=proven),
+        "status": proven_status(feasible=plan.feasible, proven=proven),
         "bound": min(bound, plan.objective_value),
         "resolution": problem.resolution,
         "seed": seed,
     }
     return dataclasses.replace(plan, provenance=provenance)
-
-
-def _said(plan: Plan, *, proven: bool) -> str:
-    """The status of a plan that no other is better than, or of one of which that is not known."""
-    if plan.feasible:
-        return "optimal" if proven else "feasible"
-    return "impossible" if proven else "infeasible"
 
 
 def is_provable(graph: ComputationGraph, cluster: Cluster, objective: Objective = Objective.MAKESPAN) -> bool:

@@ -18,7 +18,7 @@ from regal_jax.heuristics.order_search_config import OrderSearchConfig
 from regal_jax.heuristics.order_windows import Beginning, Profile
 from regal_jax.heuristics.orders import lpmf_order
 from regal_jax.heuristics.xla import xla_dfs_order, xla_list_order, xla_post_order
-from regal_jax.plan import Objective, Plan, lower_bound
+from regal_jax.plan import Objective, Plan, lower_bound, proven_status
 from regal_jax.runtime.compiling import loops
 from regal_jax.runtime.interrupts import check_interrupt
 
@@ -175,7 +175,8 @@ class OrderSearchRun(HostSearch):
         said: dict[str, Any] = {"method": "order-search", "partial_orders": self._made}
         said |= {"guided": True} if self._guide is not None else {}
         if self._objective is Objective.PEAK_MEMORY and self._lower >= self._peak:
-            said |= {"status": "optimal", "bound": self._peak}
+            fits = self._peak <= self.cluster.memory[0]
+            said |= {"status": proven_status(feasible=fits, proven=True), "bound": self._peak}
         placement = np.zeros(self.graph.num_ops, np.int64)
         return Plan.from_events(
             *(self.graph, self.cluster, placement, self._profile.order), objective=self._objective,

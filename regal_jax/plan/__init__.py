@@ -11,7 +11,7 @@ from regal_jax.plan.drafts import BestDraft
 from regal_jax.plan.fitness import plan_fitness
 from regal_jax.plan.limits import ROUNDING, meets_bound, overflow_of, rounded_up, why_impossible
 from regal_jax.plan.order_bound import Lives, least_peak, order_bound
-from regal_jax.plan.plan import Plan, PlanStatus, proof_of
+from regal_jax.plan.plan import Plan, PlanStatus, proof_of, proven_status
 from regal_jax.plan.replay import Timeline, outcome, replay, transfer_event
 from regal_jax.plan.schedule import insert_transfers, needed_transfers
 from regal_jax.plan.verify import check_graph, verify
@@ -45,6 +45,7 @@ __all__ = [
     "parallelism",
     "plan_fitness",
     "proof_of",
+    "proven_status",
     "replay",
     "rounded_up",
     "transfer_event",

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.figure import Figure
 
-__all__ = ["Plan", "PlanStatus", "json_values", "proof_of", "without_proof"]
+__all__ = ["Plan", "PlanStatus", "json_values", "proof_of", "proven_status", "without_proof"]
 
 _MAX_BYTES: Final = 2**31
 """Largest file that `Plan.load` reads. The plan of a graph of a million ops takes less."""
@@ -385,9 +385,25 @@ def without_proof(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def proof_of(plan: Plan) -> dict[str, Any]:
-    """The entries of a plan's provenance by which a solver has proven it optimal; none if none has."""
+    """The entries of a provenance by which a solver has proven that no plan is better; none if none has."""
     said = plan.provenance
-    return {name: said[name] for name in _PROOF if name in said and said.get("status") == "optimal"}
+    status = said.get("status")
+    # Where no plan fits, another one may exceed the memory by less, unless the objective is its bound.
+    least = status == PlanStatus.IMPOSSIBLE and said.get("bound") == plan.objective_value
+    proven = status == PlanStatus.OPTIMAL or least
+    return {name: said[name] for name in _PROOF if name in said and proven}
+
+
+def proven_status(*, feasible: bool, proven: bool) -> str:
+    """The ``status`` of a provenance.
+
+    Args:
+      feasible: Whether the plan fits the memory.
+      proven: Whether a solver has proven that no plan is better.
+    """
+    if feasible:
+        return str(PlanStatus.OPTIMAL if proven else PlanStatus.FEASIBLE)
+    return str(PlanStatus.IMPOSSIBLE if proven else PlanStatus.INFEASIBLE)
 
 
 def json_values(value: Any, where: str) -> Any:

@@ -1,7 +1,7 @@
 """Orders with low peak memory on one device: the baselines of Neural Topological Ordering, and a search."""
 
 import dataclasses
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -9,13 +9,10 @@ from regal_jax.checks import check_field, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HostSearch, OrderSearchConfig, least_random_order
-from regal_jax.plan import Objective, Plan
+from regal_jax.plan import Objective, Plan, proven_status
 from regal_jax.solvers.protocol import Constructive, HostSolver, Instance
 from regal_jax.solvers.searches import STARTS, settings_of
 from regal_jax.solvers.topoformer import TopoformerLike, check_topoformer, topoformer_of
-
-if TYPE_CHECKING:
-    from regal_jax.heuristics import Found
 
 __all__ = ["ApproximateDp", "DepthFirstDp", "OrderSearch", "RandomOrders"]
 
@@ -25,17 +22,19 @@ _LEAST_SECONDS: Final = 30.0
 """Least time limit of a search that runs the network, whose program may take seconds to compile."""
 
 
-def _plan(solver: Constructive, instance: Instance, order: np.ndarray, **told: Any) -> Plan:
+def _plan(solver: Constructive, instance: Instance, order: np.ndarray) -> Plan:
     """The plan of an order on the single device."""
     placement = np.zeros(instance.graph.num_ops, np.int64)
-    said = {"method": solver.name, "seed": instance.number, **told}
+    said = {"method": solver.name, "seed": instance.number}
     return Plan.from_events(
         instance.graph, instance.cluster, placement, order, objective=instance.objective, provenance=said
     )
 
 
-def _told(found: "Found") -> dict[str, Any]:
-    return {"status": "optimal" if found.optimal else "feasible", "states": found.states}
+def _proven(plan: Plan, states: int, *, proven: bool) -> Plan:
+    """The plan with its status and the number of states in its provenance."""
+    status = proven_status(feasible=plan.feasible, proven=proven)
+    return dataclasses.replace(plan, provenance={**plan.provenance, "status": status, "states": states})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +87,7 @@ class ApproximateDp(Constructive):
         if self._on_device():
             return self._construct_on_device(instance)
         found = approximate_dp(instance.graph, self.width, self.held, instance.seconds)
-        return _plan(self, instance, found.order, **_told(found))
+        return _proven(_plan(self, instance, found.order), found.states, proven=found.optimal)
 
     def _on_device(self) -> bool:
         import jax
@@ -107,8 +106,8 @@ class ApproximateDp(Constructive):
         found = approximate_dp(problem, self.width, seconds=instance.seconds)
         # A peak in units of several bytes is rounded, so it proves no optimum in bytes.
         optimal = bool(found.optimal[0]) and memory_unit(graph) == 1
-        said = {"status": "optimal" if optimal else "feasible", "states": found.states}
-        return _plan(self, instance, found.orders[0, : graph.num_ops].astype(np.int64), **said)
+        plan = _plan(self, instance, found.orders[0, : graph.num_ops].astype(np.int64))
+        return _proven(plan, found.states, proven=optimal)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +145,7 @@ class DepthFirstDp(Constructive):
 
         seconds = self.time_limit if instance.seconds is None else min(self.time_limit, instance.seconds)
         found = depth_first_dp(instance.graph, instance.seed, seconds, self.states)
-        return _plan(self, instance, found.order, **_told(found))
+        return _proven(_plan(self, instance, found.order), found.states, proven=found.optimal)
 
 
 @dataclasses.dataclass(frozen=True)
