@@ -401,11 +401,11 @@ def test_seed_is_the_word_and_key_still_means_it(graphs):
         method = make_method(name)
         one, other = (method(graphs, TWO, evaluations=60, **given) for given in ({"seed": 5}, {"key": 5}))
         np.testing.assert_array_equal(one.value, other.value)
-        with pytest.raises(ConfigError, match="seed: key is its former name; give one"):
+        with pytest.raises(ConfigError, match="seed: key is another name of it; give one"):
             method(graphs, TWO, seed=5, key=5)
     options = {"evaluations": 60, "grid": {"population": (50, 60)}}
     assert tune(graphs, TWO, seed=5, **options) == tune(graphs, TWO, key=5, **options)
-    with pytest.raises(ConfigError, match="seed: key is its former name; give one"):
+    with pytest.raises(ConfigError, match="seed: key is another name of it; give one"):
         tune(graphs, TWO, seed=5, key=5)
 
 

@@ -250,7 +250,7 @@ def test_seed_is_the_word_and_key_still_means_it():
     assert a.provenance["seed"] == b.provenance["seed"] == 5
     many = optimize_many([graph], TWO, seed=5, progress=False, **options)[0]
     assert many.timeline.op.tolist() == a.timeline.op.tolist()
-    with pytest.raises(ConfigError, match="seed: key is its former name; give one"):
+    with pytest.raises(ConfigError, match="seed: key is another name of it; give one"):
         optimize(graph, TWO, seed=5, key=5)
     with pytest.raises(ConfigError, match="seed: must be from 0"):
         optimize(graph, TWO, seed=-1)

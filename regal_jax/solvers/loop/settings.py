@@ -53,7 +53,7 @@ def budget_of(evaluations: Any, objective: Any, clusters: Any) -> Any:
 
 
 def one_seed(seed: int | jax.Array, key: int | jax.Array | None) -> int | jax.Array:
-    """The seed, of which ``key`` is the former name.
+    """The seed, of which ``key`` is another name.
 
     Raises:
       ConfigError: Both are given.
@@ -61,7 +61,7 @@ def one_seed(seed: int | jax.Array, key: int | jax.Array | None) -> int | jax.Ar
     if key is None:
         return seed
     if not isinstance(seed, int) or seed != 0:
-        raise ConfigError("seed: key is its former name; give one of them")
+        raise ConfigError("seed: key is another name of it; give one of them")
     return key
 
 
