@@ -47,6 +47,11 @@ class _OneLine(Exception):
         super().__init__("".join(shown))
 
 
+def is_ours(error: BaseException) -> bool:
+    """Whether this is one of the exceptions of this module."""
+    return type(error).__module__ == __name__
+
+
 class GraphError(_OneLine, ValueError):
     """A computation graph that breaks a rule of docs/design.md, part 1."""
 

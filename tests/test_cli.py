@@ -115,8 +115,11 @@ def test_optimize_keeps_its_contract(stg, tmp_path, capsys):
     assert isinstance(json.loads(trace.read_text())["traceEvents"], list)
     assert plot.read_bytes().startswith(b"\x89PNG")
     assert run("verify", plan_file, stg) == 0
-    assert run("show", plan_file) == 0
-    assert "makespan" in capsys.readouterr().out
+    Plan.load(plan_file).save(f"{plan_file}.gz")
+    capsys.readouterr()
+    for file in (plan_file, f"{plan_file}.gz"):
+        assert run("show", file) == 0
+        assert "makespan" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -313,6 +313,14 @@ def test_the_command_trains_on_a_set(tmp_path, capsys, monkeypatch):
     assert "has value = False, the config True" in capsys.readouterr().err
 
 
+def test_the_loss_decides_on_parts_of_the_network():
+    ppo = GflownetTrainConfig.from_document({"optimizer": {"loss": "ppo"}})
+    assert (ppo.model.value, ppo.model.partition) == (True, False)
+    assert GflownetTrainConfig.from_document(ppo.as_document()) == ppo
+    other = dataclasses.replace(ppo, optimizer=dataclasses.replace(ppo.optimizer, loss="trajectory-balance"))
+    assert (other.model.value, other.model.partition) == (False, True)
+
+
 def test_settings_are_checked_and_written(tmp_path):
     for document, said in (
         ({"data": {"families": ["magic"]}}, "data.families: unknown 'magic'"),

@@ -897,7 +897,9 @@ def test_sources_outside_of_the_package_are_digested(tmp_path, monkeypatch):
         "        return run_heuristic({name!r}, instance.graph, instance.cluster, instance.objective)\n"
     )
     assert outside_sources(Auto()) == {}
-    assert outside_sources(Made()).keys() == {__name__}
+    assert outside_sources(Made()).keys() == {f"{__name__}:Made"}
+    nested = dataclasses.make_dataclass("Nested", ["inner"], frozen=True)(Made())
+    assert outside_sources(nested).keys() == {f"{__name__}:Made"}
     found = []
     for name in ("bfs", "critical-path"):
         (tmp_path / "my_outside_solver.py").write_text(code.format(name=name))
@@ -909,9 +911,52 @@ def test_sources_outside_of_the_package_are_digested(tmp_path, monkeypatch):
         (plan,) = optimize_many([GRAPH], TWO, method=module.Mine(), store=tmp_path / "kept", progress=False)
         wanted = run_heuristic(name, GRAPH, TWO)
         assert plan.makespan == wanted.makespan
-        found.append((outside_sources(module.Mine())["my_outside_solver"], plan.makespan))
+        found.append((outside_sources(module.Mine())["my_outside_solver:Mine"], plan.makespan))
     assert found[0][0] != found[1][0]
     assert found[0][1] != found[1][1]
+
+
+def test_sources_of_a_notebook_are_those_of_methods(monkeypatch):
+    import linecache
+
+    from regal_jax.solvers.sources import outside_sources
+
+    digests = []
+    notebook = types.ModuleType("notebook_cells")
+    monkeypatch.setitem(sys.modules, "notebook_cells", notebook)
+    for name in ("bfs", "critical-path", "bfs"):
+        code = f"class Mine:\n    def construct(self, instance):\n        return {name!r}\n"
+        # As IPython registers the text of a cell.
+        linecache.cache["<cell>"] = (len(code), None, code.splitlines(keepends=True), "<cell>")
+        exec(compile(code, "<cell>", "exec"), vars(notebook))
+        digests += outside_sources(dataclasses.dataclass(notebook.Mine)()).values()
+    assert digests[0] == digests[2] != digests[1]
+    linecache.cache.pop("<cell>")
+
+
+def test_errors_of_the_system_pass_through_a_solver():
+    for error in (OSError, ModuleNotFoundError, MemoryError):
+        with pytest.raises(error, match="one"):
+            optimize(GRAPH, TWO, method=Breaks(error))
+
+
+def test_what_a_solver_finishes_is_replayed():
+    @dataclasses.dataclass(frozen=True)
+    class Finishes(Searches):
+        name = "finishes"
+        finishes = True
+        fault: str = ""
+
+        def finish(self, graph, cluster, plan, evaluations, seconds):
+            if self.fault:
+                raise KeyError(self.fault)
+            return dataclasses.replace(plan, lower_bound=plan.makespan)
+
+    plan = run_heuristic("partition-dfs", GRAPH, TWO)
+    with pytest.raises(PlanError, match="finishes: returned a plan that is not valid: the lower_bound is"):
+        optimize(GRAPH, TWO, method=Finishes(plan), evaluations=10)
+    with pytest.raises(SolverError, match="finishes: failed for 'layered-15-0': KeyError: 'x'"):
+        optimize(GRAPH, TWO, method=Finishes(plan, fault="x"), evaluations=10)
 
 
 def test_a_solver_returns_one_plan_for_each_graph():

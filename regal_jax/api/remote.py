@@ -223,6 +223,6 @@ class _RemoteCall:
         done = len(plans) - len(given_up)
         return WorkerError(
             f"engine: gave up {', '.join(names[:_NAMES])}{more}; {done} of {len(plans)} graphs have plans; "
-            "mend what they raised, or run graphs whose workers died apart, with more memory",
+            "mend a solver that raised an error; run graphs whose workers died apart, with more memory",
             plans,
         )

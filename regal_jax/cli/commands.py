@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from regal_jax.cli.sources import check_writable, load, refuse_file_options
 from regal_jax.errors import ConfigError, FormatError
+from regal_jax.storage.compression import beginning
 from regal_jax.storage.reading import check_regular
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def _is_plan(path: str) -> bool:
     try:
         check_regular(path)
         with open(path, "rb") as file:
-            return b'"regal_jax.plan"' in file.read(4096)
+            return b'"regal_jax.plan"' in beginning(file.read(4096))
     except (FormatError, OSError):
         return False  # What reads graphs says why.
 

@@ -191,12 +191,15 @@ class _Run:
             self._unread.append((index, Message(head, blobs), last))
 
     def _raised(self, member: "Member", head: Mapping[str, Any]) -> None:
-        """The work raised an error: ours, or that a package is missing, ends the run; others cost a try."""
+        """The work raised an error: ours, or that a package is missing, ends the run; others cost a try.
+
+        So do those of a solver from outside of the package.
+        """
         name, text = head["error"], head["text"]
         self._pass_on(None)
         if name in ("ImportError", "ModuleNotFoundError", "MissingExtraError"):
             raise ConfigError(f"engine: a worker lacks a package: {text}; install it on every machine")
-        if name in errors.__all__:
+        if name in errors.__all__ and name != "SolverError":
             raise getattr(errors, name)(text)
         self._lost(member, " ".join(f"{head['error']}: {head['text']}".split()))
 

@@ -15,6 +15,7 @@ from regal_jax.errors import (
     ConfigError,
     GraphError,
     MissingExtraError,
+    PlanError,
     SolverError,
     WorkerError,
 )
@@ -28,6 +29,7 @@ from regal_jax.experiments.topological_order import ApproximateDpWithin, layered
 from regal_jax.problem import Bucket
 from regal_jax.programs import given_up
 from regal_jax.runtime.interrupts import first_interrupt_waits, interruptible
+from regal_jax.solvers.sources import is_of_package
 from regal_jax.storage.locks import locked
 from regal_jax.storage.paths import folder_path
 
@@ -180,7 +182,10 @@ class _Run:
         """The fields of one record per task."""
         try:
             return _fields(job, self._timed(job, tasks))
-        except (ConfigError, ClusterError, GraphError, SolverError, WorkerError) as error:
+        except (ConfigError, ClusterError, GraphError, PlanError, SolverError, WorkerError) as error:
+            # A plan of ours that is not valid is no property of the graph.
+            if isinstance(error, PlanError) and is_of_package(job.method.solver):
+                raise
             if len(tasks) == 1:
                 return [{"error": _one_line(error)}]
         # The method may fail to cover only one graph of the chunk.

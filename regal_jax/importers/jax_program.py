@@ -98,7 +98,7 @@ def from_jax(
     Args:
       fn: A function that JAX can trace.
       *args: Its positional arguments: pytrees of arrays, shapes or numbers.
-      kwargs: Its keyword arguments, arrays too; bind any others with `functools.partial`.
+      kwargs: Its keyword arguments, arrays too.
       resident_argnums: Arguments that live on the devices between calls: parameters, optimiser state.
         By index or by name. The arrays of NNX objects always do.
       donate_argnums: Arguments whose buffers are freed after their last reader. By default the arrays of

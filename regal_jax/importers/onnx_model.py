@@ -407,7 +407,7 @@ def _warn_of_assumed(assumed: Mapping[str, str]) -> None:
 def _warn_of_contradiction(contradiction: str) -> None:
     if contradiction:
         warnings.warn(
-            f"ONNX shape inference finds a contradiction: {contradiction}; sizes may be wrong, so check the "
+            f"ONNX shape inference reports an error: {contradiction}; sizes may be wrong, so check the "
             "shapes in the model and the sizes of symbolic dimensions",
             stacklevel=4,
         )

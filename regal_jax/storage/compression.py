@@ -8,7 +8,7 @@ from typing import Final
 
 from regal_jax.errors import FormatError
 
-__all__ = ["packed", "unpacked"]
+__all__ = ["beginning", "packed", "unpacked"]
 
 _MAGIC: Final = b"\x1f\x8b"
 
@@ -16,6 +16,16 @@ _MAGIC: Final = b"\x1f\x8b"
 def packed(path: str | os.PathLike[str], data: bytes) -> bytes:
     """``data``, compressed if ``path`` ends in ``.gz``; equal data give equal files."""
     return gzip.compress(data, mtime=0) if os.fspath(path).endswith(".gz") else data
+
+
+def beginning(data: bytes) -> bytes:
+    """The first bytes of a file, decompressed if they are those of gzip; nothing if it is damaged."""
+    if not data.startswith(_MAGIC):
+        return data
+    try:
+        return zlib.decompressobj(zlib.MAX_WBITS + 16).decompress(data, 2**16)
+    except zlib.error:
+        return b""
 
 
 def unpacked(data: bytes, limit: int) -> bytes:

@@ -16,7 +16,7 @@ import jax
 
 from regal_jax.api.names import MethodName
 from regal_jax.checks import check_kind, check_whole, flag, is_list, real, shown, whole
-from regal_jax.errors import ConfigError, FormatError, GraphError, PlanError
+from regal_jax.errors import ConfigError, FormatError, GraphError, PlanError, is_ours
 from regal_jax.execution.xla.compiled import CompiledProgram
 from regal_jax.execution.xla.donation import elide_copies
 from regal_jax.execution.xla.errors import DonationLost
@@ -133,17 +133,11 @@ class CompileOptions:
         self.plan = plan if plan is None or isinstance(plan, Schedule) else Schedule.load(plan)
         check_kind("compiler_options", compiler_options or {}, Mapping)
         self.compiler_options = dict(compiler_options or {})
-        if self.compiler_options:
-            _check_compiler_options(self.compiler_options)
-
-
-def _check_compiler_options(options: dict[str, Any]) -> None:
-    """Compiles a program of one instruction with the options, since only XLA knows them."""
-    try:
-        jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((), "int32")).compile(options)
-    except (jax.errors.JaxRuntimeError, TypeError, ValueError) as error:
-        text = " ".join(str(error).removeprefix("INVALID_ARGUMENT: ").split())
-        raise ConfigError(f"compiler_options: {text}; give options of XLA") from None
+        for name, value in self.compiler_options.items():
+            if not isinstance(name, str) or not isinstance(value, (bool, int, float, str)):
+                raise ConfigError(
+                    f"compiler_options: {shown(name)} is {shown(value)}; give numbers, texts, true or false"
+                )
 
 
 def _listed(given: Any) -> list[Any]:
@@ -164,6 +158,17 @@ def build(
     use_cache()
     clock = Deadline()
     lowered = _lowered(fn, args, kwargs, options)
+    try:
+        return _compiled(lowered, options, clock)
+    except jax.errors.JaxRuntimeError as error:
+        text = " ".join(str(error).removeprefix("INVALID_ARGUMENT: ").split())
+        if not options.compiler_options or "option" not in text:
+            raise
+        # Only XLA knows its options.
+        raise ConfigError(f"compiler_options: {text}; give options of XLA") from error
+
+
+def _compiled(lowered: jax.stages.Lowered, options: CompileOptions, clock: Deadline) -> CompiledProgram:
     fingerprint = _fingerprint(lowered, options)
     if options.plan is not None:
         if options.plan.fingerprint != fingerprint:
@@ -188,7 +193,7 @@ def build(
             if serialized is not None and _keeps_programs():
                 keep_program(path, made.schedule, serialized)
         except (OSError, FormatError) as error:
-            warnings.warn(f"regal_jax.compile: the schedule is not kept: {error}", stacklevel=3)
+            warnings.warn(f"regal_jax.compile: the schedule is not kept: {error}", stacklevel=4)
     return made
 
 
@@ -202,10 +207,10 @@ def _lowered(
         raise ConfigError(f"regal_jax.compile: {' '.join(str(error).split())} Mend the option.") from None
     try:
         return jitted.lower(*args, **kwargs)
-    except FormatError:
-        raise
     # Tracing runs the user's code, which may raise anything.
     except Exception as error:
+        if is_ours(error):
+            raise
         raise trace_error(program.__name__, error) from error
 
 

@@ -2,7 +2,9 @@
 
 import dataclasses
 import enum
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Self
 
 from regal_jax.checks import flag, real, shown, whole
 from regal_jax.datasets import FAMILIES
@@ -38,6 +40,10 @@ class Loss(enum.StrEnum):
     """Trajectory balance with a learned log Z (equation 14)."""
     PPO = "ppo"
     """PPO with a clipped ratio and an entropy bonus that decays; it estimates no backward probabilities."""
+
+
+_NEEDED_BY: Final[Mapping[str, Loss]] = MappingProxyType({"partition": Loss.BALANCE, "value": Loss.PPO})
+"""Parts of the network that only one loss needs."""
 
 
 def _temperatures(config: Any, path: str, *fields: str) -> None:
@@ -234,13 +240,17 @@ class GflownetTrainConfig(SystemConfig):
         table_fields(self)
         path_field(self, "start")
         whole_fields(self, "", seed=0)
-        needed = {"partition": Loss.BALANCE, "value": Loss.PPO}
-        loss = self.optimizer.loss
-        for part, by in needed.items():
-            if getattr(self.model, part) and loss is not by:
-                raise ConfigError(
-                    f"model.{part}: is True, but optimizer.loss is {str(loss)!r}, which decides; leave it "
-                    f"out, or give the loss {str(by)!r}"
-                )
-        parts = {part: loss is by for part, by in needed.items()}
+        parts = {part: self.optimizer.loss is by for part, by in _NEEDED_BY.items()}
         object.__setattr__(self, "model", dataclasses.replace(self.model, **parts))
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Self:
+        """As for every system; parts of the network that the loss does not have are refused."""
+        made = super().from_document(document)
+        for part, by in _NEEDED_BY.items():
+            if document.get("model", {}).get(part) and made.optimizer.loss is not by:
+                raise ConfigError(
+                    f"model.{part}: is True, but optimizer.loss is {str(made.optimizer.loss)!r}, which "
+                    f"decides; leave it out, or give the loss {str(by)!r}"
+                )
+        return made

@@ -33,7 +33,8 @@ _ROWS_ON_ACCELERATORS: Final = (256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6,
 _SMALL: Final = 512
 """Largest number of padded ops and tensors of graphs that share a bucket on a CPU, whatever their sizes."""
 _PRECISION: Final = 2.0**-22
-"""Relative rounding of a fitness of peak memory: two conversions to float32, a division, and some reserve."""
+"""Relative rounding of a fitness of peak memory: two conversions to float32, a division, and some reserve.
+A search cannot tell peaks apart that differ by less."""
 _PLANS: Final = 16
 """Warm starts are padded to multiples of this number; heuristics make about a dozen plans."""
 
@@ -103,15 +104,10 @@ class Batch:
         return bounds if target is None else np.maximum(bounds, self.relative(target, objective))
 
     def relative(self, target: float | np.ndarray, objective: Objective) -> np.ndarray:
-        """``[B]`` the fitness of a plan whose objective is ``target``, up to float32 rounding.
-
-        Where float32 cannot tell a peak from one that is a unit larger, it is a little less.
-        """
-        scale = self.scale(objective)
-        slack: Any = ROUNDING
+        """``[B]`` the fitness of a plan whose objective is ``target``, up to float32 rounding."""
+        scale, slack = self.scale(objective), ROUNDING
         if objective is Objective.PEAK_MEMORY:
-            units = target / np.array([memory_unit(graph) for graph in self.graphs])
-            slack = np.where(2 * _PRECISION * units < 1, _PRECISION, -_PRECISION)
+            target, slack = np.floor(target), _PRECISION
         return np.minimum(target / np.where(scale > 0, scale, 1) * (1 + slack), 1)
 
 

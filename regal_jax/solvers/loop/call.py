@@ -37,6 +37,7 @@ from regal_jax.solvers.loop.outcome import (
 )
 from regal_jax.solvers.loop.pool import HostPool
 from regal_jax.solvers.loop.progress import Bar
+from regal_jax.solvers.loop.replayed import naming_errors, replayed
 from regal_jax.solvers.loop.starts import starting_plans
 from regal_jax.solvers.loop.turns import Turn
 
@@ -145,11 +146,12 @@ class Call:
             return plan
         left, clock = self._deadline.left, Deadline()
         seconds = math.inf if left is None else left
-        with stopped_by(interrupted):
-            solver, evaluations = self._settings.solver, self._settings.evaluations
-            made = solver.finish(*self._pairs[member], plan, evaluations, seconds)
+        pair, solver, evaluations = self._pairs[member], self._settings.solver, self._settings.evaluations
+        with stopped_by(interrupted), naming_errors(solver, pair[:1]):
+            made = solver.finish(*pair, plan, evaluations, seconds)
         if made is plan:
             return plan
+        made = replayed(made, *pair, self._settings.objective, solver)
         said = dict(made.provenance)
         said["seconds"] = round(plan.provenance["seconds"] + clock.spent, 6)
         if made.sort_key < plan.sort_key:

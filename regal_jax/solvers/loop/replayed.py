@@ -2,19 +2,20 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from regal_jax import errors
-from regal_jax.errors import PlanError, SolverError
+from regal_jax.errors import PlanError, SolverError, is_ours
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan, check_graph, outcome
 from regal_jax.solvers.protocol import Solver
+from regal_jax.solvers.sources import is_of_package
 
 __all__ = ["naming_errors", "replayed"]
 
-_OURS = tuple(getattr(errors, name) for name in errors.__all__)
+_OF_THE_SYSTEM: Final = (OSError, ImportError, MemoryError)
+"""Errors that may not come again."""
 
 
 @contextlib.contextmanager
@@ -22,23 +23,18 @@ def naming_errors(solver: Solver, graphs: Sequence[ComputationGraph]) -> Iterato
     """Names the solver and the graphs in exceptions that a solver from outside of the package raises.
 
     Raises:
-      SolverError: It raised an exception that is none of ours; that is its cause.
+      SolverError: It raised an exception that is neither ours nor one of the system; that is its cause.
     """
     try:
         yield
     except Exception as error:
-        if isinstance(error, _OURS) or _is_ours(solver):
+        if is_ours(error) or isinstance(error, _OF_THE_SYSTEM) or is_of_package(solver):
             raise
         what = repr(graphs[0].name) if len(graphs) == 1 else f"{len(graphs)} graphs, {graphs[0].name!r} first"
         kind, text = type(error).__name__, next(iter(str(error).splitlines()), "")
         raise SolverError(
             f"{solver.name}: failed for {what}: {kind}: {text}; mend the solver (the error is the cause)"
         ) from error
-
-
-def _is_ours(solver: Solver) -> bool:
-    """Whether the package has the solver."""
-    return type(solver).__module__.startswith("regal_jax.")
 
 
 def replayed(
@@ -75,7 +71,7 @@ def replayed(
             f"{plan.peak_memory.tolist()}, its replay gives {makespan:g} and {peaks.tolist()}; make plans "
             "with Plan.from_events"
         )
-    if not _is_ours(solver):
+    if not is_of_package(solver):
         try:
             plan.verify(graph)
         except PlanError as error:
