@@ -29,6 +29,7 @@ SUITES = (
     "larger-graphs-makespan",
     "larger-graphs-peak-memory",
     "memory-limits",
+    "new-families-insertion-limits-2",
     "new-families-insertion-limits-4",
     "policy-peak-memory",
     "real-links-2",
