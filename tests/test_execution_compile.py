@@ -727,6 +727,7 @@ def test_a_jax_without_the_hook_is_refused_in_one_line(monkeypatch, broken):
         ({"donate_argnames": "zz"}, "invalid argnames {'zz'} in donate_argnames"),
         ({"compiler_options": {"nope": 1}}, "compiler_options: No such compile option: 'nope'; give options"),
         ({"compiler_options": {"xla_cpu_enable_fast_math": [1]}}, r"compiler_options: .* is \[1\]; give"),
+        ({"compiler_options": {"xla_cpu_enable_fast_math": None}}, r"compiler_options: .* is None; give"),
     ],
 )
 def test_impossible_options_are_refused(options, match):

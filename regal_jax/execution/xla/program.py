@@ -134,7 +134,8 @@ class CompileOptions:
         check_kind("compiler_options", compiler_options or {}, Mapping)
         self.compiler_options = dict(compiler_options or {})
         for name, value in self.compiler_options.items():
-            if not isinstance(name, str) or not isinstance(value, (bool, int, float, str)):
+            known = isinstance(value, str) or value is True or value is False or real(value) is not None
+            if not (isinstance(name, str) and known):
                 raise ConfigError(
                     f"compiler_options: {shown(name)} is {shown(value)}; give numbers, texts, true or false"
                 )
