@@ -124,6 +124,8 @@ def optimize(
     Raises:
       ConfigError: An argument is invalid.
       ClusterError: The cluster cannot run the graph.
+      PlanError: A solver of your own returned a plan that is not valid.
+      SolverError: A solver of your own raised an exception.
       KeyboardInterrupt: Ctrl-C before there was any plan.
 
     Examples:
@@ -237,6 +239,8 @@ def optimize_many(
     Raises:
       ConfigError: An argument is invalid, or the engine cannot be reached.
       ClusterError: A cluster cannot run its graph.
+      PlanError: A solver of your own returned a plan that is not valid.
+      SolverError: A solver of your own raised an exception. On an engine it is a reason of a WorkerError.
       WorkerError: Graphs were given up, since their workers died at every try; it has the other plans.
       KeyboardInterrupt: Ctrl-C before there was a plan of any graph.
 

@@ -64,12 +64,11 @@ def reason(error: BaseException) -> str:
 
 
 def _write(path: pathlib.Path, text: str) -> None:
-    import gzip
-
     from regal_jax.storage.atomic import write_atomically
+    from regal_jax.storage.compression import packed
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, gzip.compress(text.encode(), mtime=0))  # Equal graphs give equal files.
+    write_atomically(path, packed(path, text.encode()))
 
 
 def _private_streams() -> tuple[TextIO, TextIO]:

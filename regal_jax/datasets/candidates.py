@@ -25,7 +25,7 @@ def check_split(split: Any) -> None:
     Raises:
       ConfigError: It is something else.
     """
-    if split not in SPLITS:
+    if not isinstance(split, str) or split not in SPLITS:
         raise ConfigError(f"split: there is no {shown(split)}; use one of {', '.join(SPLITS)}")
 
 

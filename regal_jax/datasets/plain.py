@@ -87,17 +87,21 @@ def plain_graph(
       ConfigError: The shape is invalid, or the family has none.
     """
     draw, default = _PREDECESSORS[family]
-    if default is None and shape is not None:
-        raise ConfigError(f"shape: {family!r} has none; leave it out")
-    shape = default if shape is None else shape
-    least = 0 if family == "erdos-renyi" else 1
-    given = real(shape, least, 2**31)
-    fractions = family == "erdos-renyi"
-    if default is not None and (given is None or not (fractions or given.is_integer())):
-        what = "number" if fractions else "whole number"
-        raise ConfigError(f"shape: must be a {what} of at least {least} for {family!r}, got {shown(shape)}")
-    predecessors = draw(rng, n, shape)
+    if shape is not None:
+        _check_shape(family, shape)
+    predecessors = draw(rng, n, default if shape is None else shape)
     source = np.concatenate(predecessors).astype(np.int64)
     target = np.repeat(np.arange(n), [len(p) for p in predecessors])
     runtime, size = np.maximum(1.0, np.rint(rng.normal(50.0, 10.0, size=(2, n))))
     return one_output_graph(name, np.stack([source, target], axis=1), runtime, size)
+
+
+def _check_shape(family: str, shape: Any) -> None:
+    if PLAIN_SHAPES[family] is None:
+        raise ConfigError(f"shape: {family!r} has none; leave it out")
+    fractions = family == "erdos-renyi"
+    least = 0 if fractions else 1
+    given = real(shape, least, 2**31)
+    if given is None or not (fractions or given.is_integer()):
+        what = "number" if fractions else "whole number"
+        raise ConfigError(f"shape: must be a {what} of at least {least} for {family!r}, got {shown(shape)}")

@@ -2,12 +2,10 @@
 
 import contextlib
 import functools
-import gzip
 import hashlib
 import importlib.metadata
 import json
 import pathlib
-import zlib
 from typing import Final
 
 from regal_jax.examples.registry import load_example
@@ -15,6 +13,8 @@ from regal_jax.graph import ComputationGraph
 from regal_jax.importers.native import format_native, parse_native
 from regal_jax.programs.stored import own_folder
 from regal_jax.storage.atomic import write_atomically
+from regal_jax.storage.compression import packed, unpacked
+from regal_jax.storage.reading import MAX_FILE_BYTES
 
 __all__ = ["kept_example"]
 
@@ -41,11 +41,11 @@ def kept_example(name: str, *, profile: str = "h200") -> ComputationGraph:
         return load_example(name, profile=profile)
     about = json.dumps([name, profile, _source(), *map(_version, _PACKAGES)])
     path = folder / f"example-{hashlib.sha256(about.encode()).hexdigest()[:24]}.json.gz"
-    with contextlib.suppress(OSError, EOFError, ValueError, zlib.error):  # Damaged graphs are made again.
-        return parse_native(gzip.decompress(path.read_bytes()).decode())
+    with contextlib.suppress(OSError, ValueError):  # Damaged graphs are made again.
+        return parse_native(unpacked(path.read_bytes(), MAX_FILE_BYTES).decode())
     graph = load_example(name, profile=profile)
     with contextlib.suppress(OSError):
-        write_atomically(path, gzip.compress(format_native(graph).encode(), mtime=0))
+        write_atomically(path, packed(path, format_native(graph).encode()))
     return graph
 
 

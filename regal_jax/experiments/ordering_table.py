@@ -8,7 +8,7 @@ import numpy as np
 from regal_jax.experiments.compare import TOLERANCE, Comparison, Row
 from regal_jax.experiments.ordering_paper import ReportedOrder, reported_orders
 from regal_jax.experiments.statistics import Interval, bootstrap
-from regal_jax.experiments.tables import left_out_lines, markdown_table
+from regal_jax.experiments.tables import left_out_of, left_out_paragraphs, markdown_table
 
 __all__ = ["ordering_fields", "ordering_markdown"]
 
@@ -128,7 +128,7 @@ def ordering_markdown(comparison: Comparison, settings: Mapping[str, Any]) -> st
     for name in dict.fromkeys(line["set"] for line in lines):
         rows = [_cells(line) for line in lines if line["set"] == name]
         parts.append(f"## {name[0].upper()}{name[1:]}\n\n{markdown_table(head, rows)}")
-    parts += left_out_lines(comparison)
+    parts += left_out_paragraphs(left_out_of(comparison))
     return "\n\n".join(parts) + "\n"
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from regal_jax.experiments.compare import Comparison
 from regal_jax.experiments.statistics import Interval, geometric_gap
-from regal_jax.experiments.tables import left_out_lines, markdown_table
+from regal_jax.experiments.tables import left_out_of, left_out_paragraphs, markdown_table
 
 __all__ = ["groups_fields", "realistic_markdown"]
 
@@ -70,7 +70,7 @@ def realistic_markdown(comparison: Comparison, settings: Mapping[str, Any]) -> s
         for line in lines
     ]
     parts.append(markdown_table(head, rows))
-    parts += left_out_lines(comparison)
+    parts += left_out_paragraphs(left_out_of(comparison))
     return "\n\n".join(parts) + "\n"
 
 

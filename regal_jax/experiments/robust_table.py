@@ -10,7 +10,7 @@ import numpy as np
 from regal_jax.experiments.records import Records
 from regal_jax.experiments.robust_paper import PAPER_SETS, PAPER_TABLES, Reported
 from regal_jax.experiments.statistics import Interval, bootstrap
-from regal_jax.experiments.tables import markdown_table
+from regal_jax.experiments.tables import left_out_paragraphs, markdown_table
 
 __all__ = [
     "COLUMNS",
@@ -223,8 +223,7 @@ def robust_markdown(
         if rows:
             table = _table(rows, _bounds(document, set_))
             parts.append(f"## {title} (Table {PAPER_SETS[set_]})\n\n{_graphs(document, set_)}\n\n{table}")
-    if document["left_out"]:
-        parts.append("Left out:\n\n" + "\n".join(f"- {n}: {why}" for n, why in document["left_out"].items()))
+    parts += left_out_paragraphs(document["left_out"])
     parts += [part for part in sections if part]
     parts += [f"![{name}]({name})" for name in figures]
     return "\n\n".join(parts) + "\n"

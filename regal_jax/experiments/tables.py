@@ -14,7 +14,15 @@ from regal_jax.experiments.paper import DATASETS, reported
 from regal_jax.experiments.statistics import Interval, geometric_gap
 from regal_jax.plan import Objective
 
-__all__ = ["as_csv", "graphs_csv", "left_out_lines", "markdown_table", "row_fields", "table_markdown"]
+__all__ = [
+    "as_csv",
+    "graphs_csv",
+    "left_out_of",
+    "left_out_paragraphs",
+    "markdown_table",
+    "row_fields",
+    "table_markdown",
+]
 
 
 def row_fields(comparison: Comparison, row: Row) -> dict[str, Any]:
@@ -106,22 +114,26 @@ def table_markdown(comparison: Comparison, settings: Mapping[str, Any], figures:
     parts = [_head(comparison, settings, reference), _main(comparison, reference)]
     if _of_the_papers(settings):
         parts.append(_paper(comparison, objective))
-    parts += left_out_lines(comparison)
+    parts += left_out_paragraphs(left_out_of(comparison))
     parts += [f"![{figure}]({figure})" for figure in figures]
     return "\n\n".join(parts) + "\n"
 
 
-def left_out_lines(comparison: Comparison) -> list[str]:
-    """A paragraph about methods without results and about graphs that methods refused; none without any."""
+def left_out_of(comparison: Comparison) -> dict[str, str]:
+    """Name to reason: of methods without results, and the first of those that refused graphs."""
     reasons = dict(comparison.left_out)
     for row in comparison.rows:
         if row.refused:
-            first = next(iter(row.refused.values()))
             one = len(row.refused) == 1
-            reasons[row.title + (", 1 graph" if one else f", {len(row.refused)} graphs, the first")] = first
-    return (
-        ["Left out:\n\n" + "\n".join(f"- {name}: {why}" for name, why in reasons.items())] if reasons else []
-    )
+            name = row.title + (", 1 graph" if one else f", {len(row.refused)} graphs, the first")
+            reasons[name] = next(iter(row.refused.values()))
+    return reasons
+
+
+def left_out_paragraphs(reasons: Mapping[str, str]) -> list[str]:
+    """The paragraph of what is left out, by name and reason; none if nothing is."""
+    lines = [f"- {name}: {why}" for name, why in reasons.items()]
+    return ["Left out:\n\n" + "\n".join(lines)] if lines else []
 
 
 def _head(comparison: Comparison, settings: Mapping[str, Any], reference: str) -> str:

@@ -150,6 +150,8 @@ def tune(
         file of results.
       FormatError: The file of results is damaged.
       KeyboardInterrupt: Ctrl-C was pressed. The finished points are in the file of results.
+
+    Warns:
       InfeasiblePlanWarning: With the best settings, plans of some graphs do not fit the memory.
     """
     check_kind("graphs", graphs, Iterable)

@@ -13,15 +13,7 @@ from regal_jax.storage.atomic import write_atomically, writing
 from regal_jax.storage.compression import packed, unpacked
 from regal_jax.storage.reading import MAX_FILE_BYTES, read_limited
 
-__all__ = [
-    "MAX_FILE_BYTES",
-    "PathLike",
-    "at_path",
-    "graph_name",
-    "read_bytes",
-    "read_text",
-    "write_text",
-]
+__all__ = ["MAX_FILE_BYTES", "PathLike", "at_path", "graph_name", "read_bytes", "read_text", "write_text"]
 
 PathLike = str | os.PathLike[str]
 

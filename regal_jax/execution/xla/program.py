@@ -46,6 +46,7 @@ from regal_jax.importers.hlo_text import parse_module
 from regal_jax.importers.jax_program import trace_error
 from regal_jax.programs.stored import use_cache
 from regal_jax.runtime.deadline import Deadline
+from regal_jax.runtime.stack import outer_level
 from regal_jax.search.config import MAX_EVALUATIONS
 
 if TYPE_CHECKING:
@@ -170,6 +171,7 @@ def build(
 
 
 def _compiled(lowered: jax.stages.Lowered, options: CompileOptions, clock: Deadline) -> CompiledProgram:
+    """The program in an order that is given, kept or searched."""
     fingerprint = _fingerprint(lowered, options)
     if options.plan is not None:
         if options.plan.fingerprint != fingerprint:
@@ -194,13 +196,19 @@ def _compiled(lowered: jax.stages.Lowered, options: CompileOptions, clock: Deadl
             if serialized is not None and _keeps_programs():
                 keep_program(path, made.schedule, serialized)
         except (OSError, FormatError) as error:
-            warnings.warn(f"regal_jax.compile: the schedule is not kept: {error}", stacklevel=4)
+            warnings.warn(f"regal_jax.compile: the schedule is not kept: {error}", stacklevel=outer_level())
     return made
 
 
 def _lowered(
     fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], options: CompileOptions
 ) -> jax.stages.Lowered:
+    """``fn``, traced for its arguments.
+
+    Raises:
+      ConfigError: An option names no argument.
+      FormatError: JAX cannot trace it.
+    """
     program = _fresh(fn)
     try:
         jitted = jax.jit(program, **options.arguments)

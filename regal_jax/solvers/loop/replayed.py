@@ -63,17 +63,13 @@ def replayed(
         if not isinstance(plan.provenance, Mapping):
             raise PlanError(f"its provenance is a {type(plan.provenance).__name__}; give a dict, or none")
         makespan, peaks = outcome(graph, cluster, plan.placement, plan.event_ids(graph))
+        if makespan != plan.makespan or not np.array_equal(peaks, plan.peak_memory):
+            raise PlanError(
+                f"it states a makespan of {plan.makespan:g} and peaks of {plan.peak_memory.tolist()}, its "
+                f"replay gives {makespan:g} and {peaks.tolist()}; make plans with Plan.from_events"
+            )
+        if not is_of_package(solver):
+            plan.verify(graph)
     except PlanError as error:
         raise PlanError(f"{name}: returned a plan that is not valid: {error}") from None
-    if makespan != plan.makespan or not np.array_equal(peaks, plan.peak_memory):
-        raise PlanError(
-            f"{name}: its plan states a makespan of {plan.makespan:g} and peaks of "
-            f"{plan.peak_memory.tolist()}, its replay gives {makespan:g} and {peaks.tolist()}; make plans "
-            "with Plan.from_events"
-        )
-    if not is_of_package(solver):
-        try:
-            plan.verify(graph)
-        except PlanError as error:
-            raise PlanError(f"{name}: returned a plan that is not valid: {error}") from None
     return plan
