@@ -192,6 +192,44 @@ def test_what_is_known_of_the_schedule_before_changes_nothing(
     np.testing.assert_array_equal(once._now.event[:count], one_by_one._now.event[:count])
 
 
+@settings(max_examples=200)
+@given(
+    instance=instances(max_ops=25),
+    seed=seeds,
+    limited=st.booleans(),
+    moves=st.integers(1, 100),
+    deviation=st.sampled_from([0.0, 1.0]),
+    policy=policies(),
+    ops=most_ops,
+)
+def test_what_is_known_is_what_passes_over_the_whole_schedule_find(
+    instance: tuple[ComputationGraph, Cluster],
+    seed: int,
+    limited: bool,
+    moves: int,
+    deviation: float,
+    policy: InsertionPolicy,
+    ops: int,
+) -> None:
+    cluster, schedule = scheduled(*instance, np.random.default_rng(seed), limited=limited)
+    insertion = begin(instance[0], cluster, schedule, np.random.default_rng(seed), policy, ops=ops)
+    insertion.run(1, 1, -math.inf)
+    insertion.run(moves, 10**9, -math.inf, deviation)
+
+    def known() -> list[list[float]]:
+        work, usage, count = insertion._work, insertion._usage, int(insertion._now.counts[0])
+        size = count * cluster.num_devices
+        passes = [list(each)[: size + cluster.num_devices] for each in (work.clock, work.clocks, work.rest)]
+        assert passes[0] == passes[1]
+        return [*passes, *map(list, (work.finish, work.tail)), list(usage.held)[: size * limited]]
+
+    before = known()
+    insertion.run(1, 0, -math.inf)
+    assert known() == before
+    assert not any(insertion._work.stale)
+    assert not any(insertion._usage.added)
+
+
 @pytest.mark.parametrize("transfer", ["blocking:latency=2s", "delay:latency=2s"])
 def test_schedules_of_graphs_with_control_edges_are_those_of_the_replay(transfer: str) -> None:
     for seed in range(300):

@@ -7,7 +7,7 @@ import numpy as np
 
 from regal_jax.graph import ComputationGraph
 from regal_jax.graph.topology import rows
-from regal_jax.heuristics.insertion_memory import fits_there, make_usage, set_usage
+from regal_jax.heuristics.insertion_memory import fits_there, make_usage, set_usage, shift_fits
 from regal_jax.heuristics.insertion_policy import InsertionPolicy
 from regal_jax.heuristics.schedule_peaks import make_listed, peaks
 from regal_jax.runtime.compiling import compile_for, for_loops, loops
@@ -162,15 +162,16 @@ class Insertion:
         given = *blank, self._limited, 1, -math.inf, 0.0, 0.0
         compile_for(insert, self._weighs(), *self._space, *given)
 
-    def _weighs(self) -> tuple[Any, Any, Any]:
+    def _weighs(self) -> tuple[Any, Any, Any, Any]:
         """The addresses of the loops for memory, zeros where it is not limited."""
         if not self._limited:
-            return 0, 0, 0
+            return 0, 0, 0, 0
         layout, room, now, usage = self._layout, self._room, self._now, self._usage
         return (
             address_of(peaks, 2, layout, self._listed, room),
             address_of(set_usage, 5, layout, self._edges, room, now, self._work, usage),
             address_of(fits_there, 4, layout, self._edges, now, self._work, usage, 1, 0),
+            address_of(shift_fits, 3, layout, self._edges, now, usage, 0, 0),
         )
 
     @property
@@ -183,6 +184,8 @@ def _edges(graph: ComputationGraph) -> Any:
     from regal_jax.heuristics.insertion_kernel import Edges
 
     n = graph.num_ops
+    waiting = graph.control_offset, graph.control_target
     readers = graph.consumer_offset, graph.edge_op
-    each = *graph.control_predecessors, *readers, *rows(graph.colocation_leader, np.arange(n), n)
+    groups = rows(graph.colocation_leader, np.arange(n), n)
+    each = *graph.control_predecessors, *waiting, *readers, *groups
     return Edges(*(ids.astype(np.int64) for ids in each))

@@ -3,7 +3,8 @@
 A move takes some events out of the order of events, and puts each back where the longest path through it is
 shortest. One pass forwards, for the clocks before every event, and one backwards, for the time that is left
 after it, tell this for all places. Each pass begins where the schedule differs from the current one, and ends
-where the event can be. The clocks of the current schedule also tell a policy which moves are promising.
+where the event can be. The passes of a schedule that is kept end where all is as in the one before. The
+clocks of the current schedule also tell a policy which moves are promising.
 """
 
 import math
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from regal_jax.heuristics.insertion_memory import UNKNOWN
 from regal_jax.runtime.compiling import only_borrows
 from regal_jax.runtime.pointers import caller
 
@@ -47,11 +49,12 @@ _ROUNDING: Final = 1e-12
 
 _call = caller()
 
-Edges = namedtuple("Edges", "control_rows controls reader_rows readers group_rows group")
+Edges = namedtuple("Edges", "control_rows controls waiting_rows waiting reader_rows readers group_rows group")
 """What the layout of list scheduling lacks. Lists of lists are flat, with the bounds of each row.
 
 Attributes:
   control_rows, controls: ``[N + 1]``, ``[C]``, the ops that each op waits for without data.
+  waiting_rows, waiting: ``[N + 1]``, ``[C]``, the ops that wait for each op without data.
   reader_rows, readers: ``[T + 1]``, ``[E]``, the ops that read each tensor.
   group_rows, group: ``[N + 1]``, ``[N]``, the ops of the colocation group of each leader.
 """
@@ -84,7 +87,8 @@ Attributes:
 
 Work = namedtuple(
     "Work",
-    "event place clock rest finish gain after length taken member anchor moved todo clocks rests features",
+    "event place clock rest finish tail gain length taken member anchor moved stale todo clocks rests "
+    "features",
 )
 """Space for a move.
 
@@ -94,15 +98,16 @@ Attributes:
   rest: ``[(M + 1) * D]``, the time that each device still needs before each of the last events, the last one
     first; zeros come before it.
   finish: ``[N]``, the finish of each op.
+  tail: ``[N]``, the time from the start of each op to the end of the schedule, by the longest path.
   gain: ``[N]``, the time of transfers that a move saves if the op moves as well.
   clocks, rests: ``clock`` and ``rest`` of the current schedule.
   features: ``[SEEN]``, those of a candidate.
-  after: ``[N]``, the longest path after an op to those that wait for it on other devices.
   length: ``[M + 1]``, the longest path through an event at each place.
   taken: ``[N + T * D]``, 1 for events that a move takes out, 2 for those that it puts in.
   member: ``[N]``, 1 for ops that the move takes to another device.
   anchor: ``[N]``, the first op of the schedule that waits for such an op; -1 for none.
   moved: ``[N]``, these ops in their order.
+  stale: ``[N]``, zeros; 1 for ops that an earlier part of a pass has changed.
   todo: ``[M]``, the events that are put in.
 """
 
@@ -139,9 +144,10 @@ def make_work(layout: Any) -> Work:
     """Space for the schedules of a `regal_jax.heuristics.list_state.Layout`."""
     n, t, e, d = (len(rows) for rows in (layout.leader, layout.size, layout.inputs, layout.memory))
     sizes = {"event": n + e, "todo": n + e, "place": n + t * d, "taken": n + t * d}
-    whole = {name: np.zeros(sizes.get(name, n), np.int64) for name in (*sizes, "member", "anchor", "moved")}
+    names = *sizes, "member", "anchor", "moved", "stale"
+    whole = {name: np.zeros(sizes.get(name, n), np.int64) for name in names}
     clocks = {name: np.zeros((n + e + 1) * d) for name in ("clock", "rest", "clocks", "rests")}
-    real = {"finish": n, "gain": n, "after": n, "length": n + e + 1, "features": SEEN}
+    real = {"finish": n, "tail": n, "gain": n, "length": n + e + 1, "features": SEEN}
     return Work(**{name: np.zeros(size) for name, size in real.items()}, **whole, **clocks)
 
 
@@ -162,8 +168,8 @@ def insert(
     shortest. Of equal places one is drawn.
 
     Args:
-      weighs: Addresses of `peaks` in `regal_jax.heuristics.schedule_peaks`, and of `set_usage` and
-        `fits_there` in `regal_jax.heuristics.insertion_memory`; not used where memory is not limited.
+      weighs: Addresses of `peaks` in `regal_jax.heuristics.schedule_peaks`, and of `set_usage`, `fits_there`
+        and `shift_fits` in `regal_jax.heuristics.insertion_memory`; not used where memory is not limited.
       layout: The graph, as `regal_jax.heuristics.list_kernel.schedule` takes it.
       listed: Space for `peaks`; overwritten.
       room: Space for `peaks`; overwritten.
@@ -184,18 +190,18 @@ def insert(
     Returns:
       Number of moves made, at most ``S``.
     """
-    peaks, set_usage, fits_there = weighs
+    peaks, set_usage, fits_there, shift_fits = weighs
     input_rows, inputs, producer = layout.input_rows, layout.inputs, layout.producer
     after_rows, successors, leader, allowed = layout.after_rows, layout.after, layout.leader, layout.allowed
     cost, link, links, runtime, blocking = (
         layout.cost, layout.link, layout.links, layout.runtime, layout.blocking,
     )  # fmt: skip
     output_rows = layout.output_rows
-    control_rows, controls, reader_rows, readers, group_rows, group = edges
+    control_rows, controls, waiting_rows, waiting, reader_rows, readers, group_rows, group = edges
     event, home, place, sender, receiver, takes, uses, tries, since, counts, value = now
     (
-        new, spot, clock, rest, finish, gain, after, length, taken, member, anchor, moved, todo, clocks,
-        rests, features,
+        new, spot, clock, rest, finish, tail, gain, length, taken, member, anchor, moved, stale, todo,
+        clocks, rests, features,
     ) = work  # fmt: skip
     to_move, to_place, candidates, most_ops = scorer
     n, d = len(home), len(layout.memory)
@@ -566,56 +572,49 @@ def insert(
                 latest = max(latest, finish[u] + time_to(t, o))
         return latest
 
-    def go_forward(first, last):
-        """Sets the clocks after the place ``first``, up to the place ``last``."""
-        for i in range(first, last):
-            e, here, there = new[i], i * d, i * d + d
-            for k in range(d):
-                clock[there + k] = clock[here + k]
-            h, k = sender[e], receiver[e]
-            end = max(clock[here + h], clock[here + k])
-            if e < n:
-                end = finish[e] = max(end, ready(e)) + takes[e]
-            else:
-                end += takes[e]
-            clock[there + h] = clock[there + k] = end
-
-    def length_at(count, i):
-        """The longest path over the clocks at a place of a schedule of ``count`` events."""
-        longest = 0.0
+    def step_forward(events, i):
+        """Sets the clocks after the event at a place."""
+        e, here, there = events[i], i * d, i * d + d
         for k in range(d):
-            longest = max(longest, clock[i * d + k] + rest[(count - i) * d + k])
+            clock[there + k] = clock[here + k]
+        h, k = sender[e], receiver[e]
+        end = max(clock[here + h], clock[here + k])
+        if e < n:
+            end = finish[e] = max(end, ready(e)) + takes[e]
+        else:
+            end += takes[e]
+        clock[there + h] = clock[there + k] = end
+
+    def left_after(o):
+        """The longest path after an op to those that wait for it on other devices, of ops that are in."""
+        longest = 0.0
+        for j in range(waiting_rows[o], waiting_rows[o + 1]):
+            if spot[waiting[j]] >= 0:
+                longest = max(longest, tail[waiting[j]])
+        for t in range(output_rows[o], output_rows[o + 1] if not blocking else 0):
+            for r in range(reader_rows[t], reader_rows[t + 1]):
+                if spot[readers[r]] >= 0:
+                    longest = max(longest, tail[readers[r]] + time_to(t, readers[r]))
         return longest
 
-    def pass_on(o, path):
-        """Tells those that the op waits for how long the path from its start on is."""
-        for j in range(control_rows[o], control_rows[o + 1]):
-            after[controls[j]] = max(after[controls[j]], path)
-        for j in range(input_rows[o], input_rows[o + 1] if not blocking else 0):
-            t = inputs[j]
-            u = producer[t]
-            after[u] = max(after[u], path + time_to(t, o))
+    def step_back(events, count, i):
+        """Sets the times that are left before the event that ``i`` others follow."""
+        e, here, there = events[count - 1 - i], i * d + d, i * d
+        for k in range(d):
+            rest[here + k] = rest[there + k]
+        h, k = sender[e], receiver[e]
+        left = max(rest[there + h], rest[there + k])
+        if e < n:
+            left = tail[e] = max(left, left_after(e)) + takes[e]
+        else:
+            left += takes[e]
+        rest[here + h] = rest[here + k] = left
 
-    def go_back(count, first, last):
-        """Sets the times that are left before each of the ``last`` events; ``first`` of them are known."""
-        for i in range(first, last):
-            e, here, there = new[count - 1 - i], i * d + d, i * d
-            for k in range(d):
-                rest[here + k] = rest[there + k]
-            h, k = sender[e], receiver[e]
-            left = max(rest[there + h], rest[there + k])
-            if e < n:
-                left = max(left, after[e]) + takes[e]
-                pass_on(e, left)
-            else:
-                left += takes[e]
-            rest[here + h] = rest[here + k] = left
-
-    def put_in(e, count, low, high, x):
-        """Puts the event in at the best place; returns that, and the longest path through it."""
+    def best_place(e, count, low, high, x):
+        """The best place for an event between two others, and the longest path through it there."""
         before, behind = 0.0, 0.0
         if e < n:
-            before, behind = ready(e), after[e]
+            before, behind = ready(e), left_after(e)
         h, k, least, ties = sender[e], receiver[e], np.inf, 0
         for i in range(low, high + 1):
             start, j = max(max(clock[i * d + h], clock[i * d + k]), before), (count - i) * d
@@ -627,16 +626,28 @@ def insert(
         while left >= 0:
             found += 1
             left -= length[found] <= least * (1 + _EQUAL)
+        return found, least
+
+    def put_in(e, count, found):
+        """Puts an event in at a place of the new schedule."""
         for i in range(count, found, -1):
             new[i] = new[i - 1]
             spot[new[i]] = i
         new[found], spot[e] = e, found
-        return found, least
 
-    def excess(count):
-        """By how much the new schedule exceeds the memory."""
+    def shift(first, last):
+        """Takes the event at a place of the current schedule to another."""
+        e = event[first]
+        for i in range(first, last):
+            event[i] = event[i + 1]
+        for i in range(first, last, -1):
+            event[i] = event[i - 1]
+        event[last] = e
+
+    def excess(events, count):
+        """By how much a schedule exceeds the memory."""
         for i in range(count):
-            listed.event[i], listed.slot[i] = new[i], i
+            listed.event[i], listed.slot[i] = events[i], i
         for o in range(n):
             listed.place[o] = home[o]
         listed.counts[0], listed.counts[1] = count, count
@@ -646,37 +657,133 @@ def insert(
             over += max(0.0, room.peak[k] - layout.memory[k])
         return over
 
-    def know_all(alike, known, last, left):
-        """Completes what is known of the new schedule, which becomes the current one."""
-        count = counts[0]
-        go_forward(known, count)
-        for o in range(n if waits else 0):
-            after[o] = 0.0
-        go_back(count, 0 if waits else left, count)
-        for i in range(alike * d, (count + 1) * d):
-            clocks[i] = clock[i]
-        for i in range(0 if waits else last * d, (count + 1) * d):
-            rests[i] = rest[i]
+    def end_forward(events, first, known, last, count):
+        """Completes the clocks of the new schedule of ``count`` events, up to where all is as before.
 
-    def know_again(alike, reach, stay, last, back):
-        """Restores what is known of the current schedule, after one of ``stay`` events was tried."""
-        count = counts[0]
-        for i in range(alike * d, (min(reach, count) + 1) * d):
-            clock[i] = clocks[i]
-        for i in range(alike, stay if waits else alike):
-            e = new[i]
+        Its first ``first`` and last ``last`` events are those of the current schedule. Clocks up to the place
+        ``known`` are set.
+
+        Returns:
+          A place up to which the clocks are set, and whether all is as before from there on.
+        """
+        more, pending, i, same = (count - counts[0]) * d, 0, first, False
+        while i < count and (pending > 0 or not same):
+            e = events[i]
+            if i >= known and same and (e >= n or stale[e] == 0):
+                for k in range(i * d + d, i * d + 2 * d):
+                    clock[k] = clocks[k - more]
+                if e < n:
+                    finish[e] = clocks[(place[e] + 1) * d + home[e]]
+            elif i >= known:
+                step_forward(events, i)
+            if waits and e < n:
+                pending -= stale[e]
+                stale[e] = 0
+                if member[e] == 1 or finish[e] != clocks[(place[e] + 1) * d + home[e]]:
+                    for j in range(after_rows[e], after_rows[e + 1]):
+                        pending += 1 - stale[successors[j]]
+                        stale[successors[j]] = 1
+            i += 1
+            same = i >= max(known, count - last)
+            for k in range(i * d, i * d + d if same else 0):
+                same = same and clock[k] == clocks[k - more]
+        return i, same
+
+    def end_back(events, first, left, last, count):
+        """Completes the times that are left in the new schedule, up to where all is as before.
+
+        Returns:
+          A number of last events before which they are set.
+        """
+        more, pending, i, same = (count - counts[0]) * d, 0, last, False
+        while i < count and (pending > 0 or not same):
+            e = events[count - 1 - i]
+            if i >= left and same and (e >= n or stale[e] == 0):
+                for k in range(i * d + d, i * d + 2 * d):
+                    rest[k] = rests[k - more]
+                if e < n:
+                    tail[e] = rests[(counts[0] - place[e]) * d + home[e]]
+            elif i >= left:
+                step_back(events, count, i)
+            if waits and e < n:
+                pending -= stale[e]
+                stale[e] = 0
+                if member[e] == 1 or tail[e] != rests[(counts[0] - place[e]) * d + home[e]]:
+                    for j in range(input_rows[e], input_rows[e + 1]):
+                        pending += 1 - stale[producer[inputs[j]]]
+                        stale[producer[inputs[j]]] = 1
+                    for j in range(control_rows[e], control_rows[e + 1]):
+                        pending += 1 - stale[controls[j]]
+                        stale[controls[j]] = 1
+            i += 1
+            same = i >= max(left, count - first)
+            for k in range(i * d, i * d + d if same else 0):
+                same = same and rest[k] == rests[k - more]
+        return i
+
+    def last_clock(count):
+        """The makespan of the new schedule of ``count`` events."""
+        latest = 0.0
+        for k in range(count * d, count * d + d):
+            latest = max(latest, clock[k])
+        return latest
+
+    def restore(events, first, reach, last, back, count):
+        """Sets what is known of ops to that of the current schedule, for some of ``count`` events.
+
+        Each finish is set from the place ``first`` up to the place ``reach``. Each time from the start to the
+        end of the schedule is set before the ``last`` last ones, up to the ``back`` last ones.
+        """
+        for i in range(first, min(reach, count)):
+            e = events[i]
             if e < n:
                 finish[e] = clocks[(place[e] + 1) * d + home[e]]
-        for i in range(0 if waits else last * d, (min(back, count) + 1) * d):
+        for i in range(last, min(back, count)):
+            e = events[count - 1 - i]
+            if e < n:
+                tail[e] = rests[(counts[0] - place[e]) * d + home[e]]
+
+    def know(events, first, last, end, reach, left, back, count):
+        """What is known of a new schedule becomes what is known of the current one.
+
+        From the place ``end`` on, and before the ``left`` last events, all is as in the current schedule.
+        ``place`` is still that of the current one. Arguments are otherwise those of `forget`.
+        """
+        more = (count - counts[0]) * d
+        restore(events, end, reach, left, back, count)
+        for i in range((end + 1) * d, ((count if more != 0 else min(reach, count)) + 1) * d):
+            clock[i] = clocks[i - more]
+        for i in range((left + 1) * d, ((count if more != 0 else min(back, count)) + 1) * d):
+            rest[i] = rests[i - more]
+        for i in range(first * d, ((count if more != 0 else end) + 1) * d):
+            clocks[i] = clock[i]
+        for i in range(last * d, ((count if more != 0 else left) + 1) * d):
+            rests[i] = rest[i]
+
+    def forget(events, first, last, reach, back, count):
+        """Restores what is known of the current schedule.
+
+        Clocks up to the place ``reach`` of the new schedule, and times before its ``back`` last events, are
+        those of the new one, but for the first ``first`` and the last ``last`` events.
+        """
+        for i in range(first * d, (min(reach, counts[0]) + 1) * d):
+            clock[i] = clocks[i]
+        for i in range(last * d, (min(back, counts[0]) + 1) * d):
             rest[i] = rests[i]
+        restore(events, first, reach, last, back, count)
 
     for k in range(d):
         clock[k] = rest[k] = 0.0
     for i in range(counts[0]):
         new[i], spot[event[i]] = event[i], i
-    know_all(0, 0, 0, 0)
+    for i in range(counts[0]):
+        step_forward(event, i)
+    for i in range(counts[0]):
+        step_back(event, counts[0], i)
+    for i in range((counts[0] + 1) * d):
+        clocks[i], rests[i] = clock[i], rest[i]
     if limited:
-        value[1] = excess(counts[0])
+        value[1] = excess(event, counts[0])
         _call(set_usage, (layout, edges, room, now, work, usage), 5)
     # ``new`` lists the first events of the current schedule.
     used, alike = 0, counts[0]
@@ -685,8 +792,8 @@ def insert(
         if used >= enough or value[0] <= goal:
             return s
         made[2 * s] = used + 1
-        u, count, k, here = s * DRAWS, 0, 0, 0
-        unit = value[0] * d / counts[0] if value[0] > 0 else 1.0
+        u, k, here, before = s * DRAWS, 0, 0, counts[0]
+        unit = value[0] * d / before if value[0] > 0 else 1.0
         c, size = draw_move(u, unit, len(seen) > 0)
         for i in range(SEEN if len(seen) > 0 else 0):
             # An event alone has fewer features; what the others hold tells nothing.
@@ -694,67 +801,83 @@ def insert(
         i = 2 * (c // d) if c >= 0 else 2 * (-2 - c) + 1
         tries[i] = 1 + (tries[i] if since[i] == value[0] else 0)
         since[i] = value[0]
-        if c >= 0:
+        longer, shorter = value[0] * (1 + _ROUNDING), value[0] * (1 - _ROUNDING)
+        limit = max(longer, most) + weight * value[1]
+        longest, x, over, known_fit = 0.0, uniform[u + 3], 0.0, UNKNOWN
+        # The others keep their order if one event goes to another place, so that ``event`` becomes the new
+        # order. Otherwise ``new`` does.
+        alone, events = c < 0, event if c < 0 else new
+        at = found = place[-2 - c] if alone else 0
+        count, first, last, stay = 1, at, before - 1 - at, before - 1
+        if not alone:
             o, k = c // d, c % d
             here = home[o]
             count = take_group(o, k, size)
-        else:
-            todo[0], count = -2 - c, 1
-            taken[todo[0]] = 1
-        stay, alike, last = take_out(count, alike)
-        # What is known of the new schedule, whose first ``alike`` and last ``last`` events are as before.
-        known, left, reach, back = alike, last, 0, 0
-        longest, x = 0.0, uniform[u + 3]
-        longer, shorter = value[0] * (1 + _ROUNDING), value[0] * (1 - _ROUNDING)
-        limit, over = max(longer, most) + weight * value[1], 0.0
-        place_group(size, k)
-        for i in range(count + 1):
-            low, high = 0, 0
-            if i < count:
-                low, high = bounds_of(todo[i], spot, stay, size > 0)
-                used += longest <= limit
-                if size == 0 and low == high:
-                    longest = np.inf
-            # The clocks of a schedule of another length are added up to the end, as the replay does.
-            if longest <= limit and (i < count or longest < shorter or longest > longer):
-                # If ops wait for others, not all paths lead over the clocks at one place.
-                end = stay if waits or i == count else high
-                go_forward(known, end)
-                known, reach = max(known, end), max(reach, end)
-                if i < count:
-                    for o in range(n if waits else 0):
-                        after[o] = 0.0
-                    left = 0 if waits else left
-                    go_back(stay, left, stay - low)
-                    left, back = max(left, stay - low), max(back, stay - low)
-                whole = length_at(stay, end)
-                if i == count or whole > limit:
-                    longest = whole
+            stay, first, last = take_out(count, alike)
+            place_group(size, k)
+        # The first ``first`` and the last ``last`` events of the new schedule are as before. Its clocks are
+        # set up to the place ``known``, and the times that are left before its ``left`` last events. Up to
+        # ``reach`` and ``back`` they are no longer those of the current schedule.
+        known, left, reach, back = first, last, 0, 0
+        for i in range(count):
+            e = -2 - c if alone else todo[i]
+            low, high = bounds_of(e, place if alone else spot, before if alone else stay, not alone)
+            used += longest <= limit
+            if alone:
+                high -= 1
+                longest = np.inf if low == high else longest
+                shift(at, high)
+                found = high
+            if longest <= limit:
+                for j in range(known, high):
+                    step_forward(events, j)
+                for j in range(left, stay - low):
+                    step_back(events, stay, j)
+                known, left = max(known, high), max(left, stay - low)
+                reach, back = max(reach, known) + 1, max(back, left) + 1
+                found, least = best_place(e, stay, low, high, x)
+                if alone:
+                    shift(high, found)
                 else:
-                    found, least = put_in(todo[i], stay, low, high, x)
-                    longest = max(whole, least)
-                    alike, known = min(alike, found), min(known, found)
-                    last, left = min(last, stay - found), min(left, stay - found)
-                    stay += 1
-                    x = (x * 997.0 + 0.123) % 1.0
-        if longest <= limit and limited:
-            over = excess(stay)
+                    put_in(e, stay, found)
+                longest = max(longest, least)
+                first, known = min(first, found), min(known, found)
+                last, left = min(last, stay - found), min(left, stay - found)
+                stay += 1
+                x = (x * 997.0 + 0.123) % 1.0
+        alike = alike if alone else first
+        if longest <= limit:
+            # Clocks of a schedule of another length are added up to the end, as the replay does.
+            known, same = end_forward(events, first, known, last, stay)
+            reach, longest = max(reach, known), value[0] if same else last_clock(stay)
+            if limited and alone and weight == 0 and longest <= limit:
+                known_fit = _call(shift_fits, (layout, edges, now, usage, -2 - c, found), 3).fits[0]
+                over = 0.0 if known_fit == 1 else np.inf
+            if limited and known_fit == UNKNOWN:
+                over = excess(events, stay)
         if longest + weight * over <= limit and (weight > 0 or over == 0):
             value[1] = over
             value[0] = longest if longest < shorter or longest > longer else value[0]
-            # A single event leaves the others where they are, and itself in the schedule.
-            for i in range(alike, counts[0] if size > 0 else 0):
-                place[event[i]] = -1
-            counts[0] = stay
-            for i in range(alike, stay):
-                event[i], place[new[i]] = new[i], i
-            know_all(alike, known, last, left)
-            if limited:
+            left = end_back(events, first, left, last, stay)
+            know(events, first, last, known, reach, left, back, stay)
+            if not alone:
+                for i in range(first, before):
+                    place[event[i]] = -1
+                for i in range(first, stay):
+                    event[i] = new[i]
+            for i in range(first, before - last if alone else stay):
+                place[event[i]] = i
+            counts[0], alike = stay, min(alike, first) if alone else stay
+            if limited and known_fit == UNKNOWN:
                 _call(set_usage, (layout, edges, room, now, work, usage), 5)
-            alike = stay
         else:
-            place_group(size, here)
-            know_again(alike, reach, stay, last, back)
+            if alone:
+                shift(found, at)
+            else:
+                place_group(size, here)
+            for i in range(size):
+                spot[moved[i]] = place[moved[i]]
+            forget(events, first, last, reach, back, stay)
         for i in range(size):
             member[moved[i]] = 0
         made[2 * s + 1], counts[1] = value[0], used

@@ -5,21 +5,25 @@ only where memory is limited.
 """
 
 from collections import namedtuple
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from regal_jax.runtime.compiling import only_borrows
 
-__all__ = ["Usage", "fits_there", "make_usage", "set_usage"]
+__all__ = ["UNKNOWN", "Usage", "fits_there", "make_usage", "set_usage", "shift_fits"]
 
-Usage = namedtuple("Usage", "held added fits holders many")
+UNKNOWN: Final = 2
+"""What ``fits`` is where `shift_fits` does not know."""
+
+Usage = namedtuple("Usage", "held added row fits holders many")
 """What devices hold in the current schedule.
 
 Attributes:
   held: ``[M * D]`` bytes, held by each device at each event, scratch memory included.
-  added: ``[M + 1]`` bytes, zeros; space for `fits_there`.
-  fits: ``[1]``, 1 if the last ops that `fits_there` looked at fit, 0 if not.
+  added: ``[(M + 1) * D]`` bytes, zeros; space for `fits_there` and `shift_fits`.
+  row: ``[D]`` bytes; space for `shift_fits`.
+  fits: ``[1]``, 1 if what `fits_there` or `shift_fits` looked at last fits, 0 if not.
   holders, many: ``[N]``, ``[1]``: of the device that exceeds its memory most, the ops that make, read or use
     what it holds at its peak, and their number; 0 if the schedule fits.
 """
@@ -28,8 +32,8 @@ Attributes:
 def make_usage(layout: Any, *, limited: bool) -> Usage:
     """Space for schedules of a `regal_jax.heuristics.list_state.Layout`; empty if memory is not limited."""
     n = len(layout.leader) if limited else 0
-    events = n + len(layout.inputs) if limited else 0
-    sizes = events * len(layout.memory), events + 1, 1, n, 1
+    events, d = n + len(layout.inputs) if limited else 0, len(layout.memory)
+    sizes = events * d, (events + 1) * d, d, 1, n, 1
     return Usage(*(np.zeros(size, np.int64) for size in sizes))
 
 
@@ -42,8 +46,8 @@ def set_usage(layout: Any, edges: Any, room: Any, now: Any, work: Any, usage: An
       edges: The rest of the graph, `regal_jax.heuristics.insertion_kernel.Edges`.
       room: From `regal_jax.heuristics.schedule_peaks.peaks` of this schedule.
       now: The schedule, `regal_jax.heuristics.insertion_kernel.Events`.
-      work: `regal_jax.heuristics.insertion_kernel.Work`, of which ``member`` is 0 for all ops.
-      usage: Overwritten, but for ``added`` and ``fits``.
+      work: `regal_jax.heuristics.insertion_kernel.Work`. Ops whose ``member`` is 1 are not among the holders.
+      usage: ``held``, ``holders`` and ``many`` are overwritten.
 
     Returns:
       ``usage``.
@@ -166,5 +170,135 @@ def fits_there(layout: Any, edges: Any, now: Any, work: Any, usage: Any, size: i
         added[i] = 0
         if total > 0 and i <= high and held[i * d + k] + total > layout.memory[k]:
             fits = 0
+    usage.fits[0] = fits
+    return usage
+
+
+@only_borrows
+def shift_fits(layout: Any, edges: Any, now: Any, usage: Any, e: int, found: int) -> Any:
+    """Whether a schedule that fits still does after one event has gone to another place; exact.
+
+    The other events hold what they held, but for the tensors that the event makes, reads or sends.
+
+    Args:
+      layout: The graph, as `regal_jax.heuristics.list_kernel.schedule` takes it.
+      edges: The rest of the graph, `regal_jax.heuristics.insertion_kernel.Edges`.
+      now: The schedule, `regal_jax.heuristics.insertion_kernel.Events`: ``event`` is the new order, ``place``
+        has the places before.
+      usage: ``held`` is that of the schedule before, and becomes that of the new one if this fits.
+        ``fits`` is overwritten.
+      e: The event.
+      found: Its new place. At the last place ``fits`` is `UNKNOWN`.
+
+    Returns:
+      ``usage``.
+    """
+    input_rows, inputs, output_rows, producer = (
+        layout.input_rows, layout.inputs, layout.output_rows, layout.producer,
+    )  # fmt: skip
+    reader_rows, readers, bytes_of, blocking = edges.reader_rows, edges.readers, layout.size, layout.blocking
+    home, place, event = now.home, now.place, now.event
+    held, added, row = usage.held, usage.added, usage.row
+    n, d, count, at = len(home), len(layout.memory), now.counts[0], place[e]
+    low, high, step = min(at, found), max(at, found), 1 if found > at else -1
+
+    def place_of(x, new):
+        """The place of an event in the new or the former order."""
+        if new and x == e:
+            return found
+        return place[x] - step if new and low <= place[x] <= high else place[x]
+
+    def begin_of(t, k, new):
+        """The place at which a device gets a tensor from another one; the number of events for none."""
+        if blocking:
+            return place_of(n + t * d + k, new) if place[n + t * d + k] >= 0 else count
+        first = count
+        for r in range(reader_rows[t], reader_rows[t + 1]):
+            if home[readers[r]] == k:
+                first = min(first, place_of(readers[r], new))
+        return first
+
+    def interval(t, k, new):
+        """The first and the last place at which a device holds a tensor."""
+        u, begin, end = producer[t], count, -1
+        for h in range(d):
+            sent = begin_of(t, h, new) if h != home[u] else count
+            if h == k:
+                begin = sent
+            elif home[u] == k and sent < count:
+                end = max(end, sent)
+        for r in range(reader_rows[t], reader_rows[t + 1]):
+            if home[readers[r]] == k:
+                end = max(end, place_of(readers[r], new))
+        if home[u] == k:
+            begin = place_of(u, new)
+            end = count if layout.keep[t] else max(end, begin)
+            begin = 0 if layout.resident[u] else begin
+        return begin, end
+
+    def is_touched(t):
+        """Whether the event makes, reads or sends a tensor."""
+        if e >= n:
+            return t == (e - n) // d
+        touched = producer[t] == e
+        for j in range(input_rows[e], input_rows[e + 1]):
+            touched = touched or inputs[j] == t
+        return touched
+
+    if found == count - 1:
+        usage.fits[0] = UNKNOWN
+        return usage
+    z = event[found + 1]
+    # Of other tensors, devices hold at the event what they hold at the next one, but for what begins there.
+    for k in range(d):
+        row[k] = held[place[z] * d + k]
+    if z < n:
+        row[home[z]] -= layout.temp[z]
+        for t in range(output_rows[z], output_rows[z + 1]):
+            row[home[z]] -= 0 if layout.resident[z] else bytes_of[t]
+        for j in range(input_rows[z], input_rows[z + 1] if not blocking else 0):
+            t = inputs[j]
+            if home[producer[t]] != home[z] and not is_touched(t):
+                row[home[z]] -= bytes_of[t] if begin_of(t, home[z], 0) == place[z] else 0
+    elif not is_touched((z - n) // d):
+        row[(z - n) % d] -= bytes_of[(z - n) // d]
+    makes = output_rows[e + 1] - output_rows[e] if e < n else 0
+    reads = input_rows[e + 1] - input_rows[e] if e < n else 1
+    for j in range(makes + reads):
+        t = (e - n) // d
+        if e < n:
+            t = output_rows[e] + j if j < makes else inputs[input_rows[e] + j - makes]
+        for k in range(d):
+            for new in range(2):
+                begin, end = interval(t, k, new)
+                change = bytes_of[t] * (2 * new - 1)
+                row[k] += change if begin <= (found if new else place[z]) <= end else 0
+                # Places of the other events in the new order.
+                first = max(begin if new else begin - step, low if step > 0 else low + 1)
+                last = min(end if new else end - step, high - 1 if step > 0 else high)
+                if first <= last:
+                    added[first * d + k] += change
+                    added[(last + 1) * d + k] -= change
+    if e < n:
+        row[home[e]] += layout.temp[e]
+    fits = 1
+    for k in range(d):
+        total = 0
+        fits = 0 if row[k] > layout.memory[k] else fits
+        for i in range(low, high + 1):
+            total += added[i * d + k]
+            added[i * d + k] = total
+            if i != found and total > 0 and held[(i + step) * d + k] + total > layout.memory[k]:
+                fits = 0
+        added[(high + 1) * d + k] = 0
+    for j in range(high - low if fits == 1 else 0):
+        # From the former place of the event to the new one.
+        i = at + j * step
+        for k in range(i * d, i * d + d):
+            held[k] = held[k + step * d] + added[k]
+    for k in range(d if fits == 1 else 0):
+        held[found * d + k] = row[k]
+    for i in range(low * d, (high + 1) * d):
+        added[i] = 0
     usage.fits[0] = fits
     return usage
