@@ -174,7 +174,7 @@ def named_insertion_policy(name: str) -> InsertionPolicy:
 
 @functools.cache
 def default_insertion_policy() -> InsertionPolicy:
-    """The policy that is installed with the package; how it was trained is in docs/training.md."""
+    """The policy that is installed with the package; how it was trained is in docs/policies.md."""
     file = resources.files("regal_jax.heuristics") / "trained" / "insertion.toml"
     with resources.as_file(file) as path:
         return load_insertion_policy(path)

@@ -69,10 +69,10 @@ class Bucket:
     def of(cls, graph: ComputationGraph) -> Self:
         """The bucket of ``graph``, which depends only on the graph.
 
-        Ops and tensors cost time; each is padded to the next of 16, 32, 48, 64, 96, 128, ..., and tensors at
-        least to the padded ops. Edges cost little and are padded to 2, 4, 8, ... times the padded ops.
-        Control edges are padded to 0, 1, 2, 4, ... times the padded ops. So few programs serve graphs of all
-        sizes.
+        Ops and tensors cost time; each is padded to the next of 64, 128, 256, 512, 1024, 1536, ..., and
+        tensors at least to the padded ops. Edges cost little and are padded to 2, 4, 8, ... times the padded
+        ops. Control edges are padded to 0, 1, 2, 4, ... times the padded ops. So few programs serve graphs of
+        all sizes.
         """
         size = cls.exact(graph)
         ops = _length(size.ops)
