@@ -61,11 +61,11 @@ for devices in 2 4; do
     regal-jax train settings/links_policy.toml --out "links-$devices" --set "policy.num_devices=$devices"
 done
 regal-jax train settings/limits_policy.toml --out limits-2
-for suite in new-families-makespan new-families-peak-memory new-families-links-2 new-families-links-4 new-families-limits \
-    new-families-insertion-links-2 new-families-insertion-links-4; do
+for suite in new-families-makespan new-families-peak-memory new-families-links-2 new-families-links-4 new-families-limits; do
     regal-jax evaluate --suite "$suite" --small --out "results/$suite"
 done
-for suite in new-families-insertion-limits-2 new-families-insertion-limits-4; do
+for suite in new-families-insertion-links-2 new-families-insertion-links-4 new-families-insertion-limits-2 \
+    new-families-insertion-limits-4; do
     regal-jax evaluate --suite "$suite" --out "results/$suite"
 done
 

@@ -31,6 +31,8 @@ SUITES = (
     "memory-limits",
     "new-families-insertion-limits-2",
     "new-families-insertion-limits-4",
+    "new-families-insertion-links-2",
+    "new-families-insertion-links-4",
     "policy-peak-memory",
     "real-links-2",
     "real-links-4",
