@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from regal_jax import Cluster, optimize, optimize_many
@@ -105,6 +106,7 @@ def test_a_build_survives_every_way_to_fail(build, tmp_path, monkeypatch):
     assert failures["tiny"]["reason"].endswith("ops; the corpus keeps 57 to 60000")
     counts = document["counts"]
     assert document["complete"]
+    assert document["skipped"] == []
     assert counts["graphs"] == 18
     # chain60, its gradient form and twin have one topology.
     assert counts["distinct"] == 16
@@ -192,6 +194,7 @@ def test_a_source_that_does_not_start_is_given_up_once(tmp_path):
         engine.run(rounds, {})
     assert len(caught) == 1
     assert engine.failures.read() == engine.index.read() == []
+    assert engine.skipped == {"broken"}
 
 
 _SCRIPT = """
@@ -247,6 +250,16 @@ def test_other_settings_are_refused(build, copied, option):
         build(only="fake/chain60*", **option)
 
 
+def test_a_refused_build_records_no_settings(build, tmp_path):
+    with pytest.raises(ConfigError, match="matches none of"):
+        build(only="fak/*", min_ops=30)
+    assert not (tmp_path / "corpus" / "corpus.json").exists()
+    # NumPy's numbers are numbers, and what is iterated over once is a list.
+    document = build(sources=iter(["fake"]), forms=iter(["forward"]), only="fake/f*", min_ops=np.int64(50))
+    assert document["settings"]["min_ops"] == 50
+    assert document["counts"]["graphs"] == 2
+
+
 def test_new_families_are_those_without_a_split_and_all_are_test_graphs(build, monkeypatch, tmp_path):
     monkeypatch.setattr(build_module, "read_family_splits", lambda: {"chain": "train", "random": "test"})
     document = build("new", only=GOOD, new_families=True)
@@ -255,7 +268,7 @@ def test_new_families_are_those_without_a_split_and_all_are_test_graphs(build, m
     assert {record["family"] for record, _ in load_corpus(tmp_path / "new", split="test")} == {
         "layered", "fork",
     }  # fmt: skip
-    assert finish(tmp_path / "new") == {k: v for k, v in document.items() if k != "complete"}
+    assert finish(tmp_path / "new") == {k: v for k, v in document.items() if k not in ("complete", "skipped")}
     with pytest.raises(ConfigError, match="built with new_families True, not None"):
         build("new", only=GOOD)
     build("all", only="fake/chain60*")
@@ -300,7 +313,9 @@ def test_other_versions_are_refused(build, copied, monkeypatch):
         ),
         ({"sources": ["nonsense"]}, "sources: there is no 'nonsense'; use one of keras-applications, "),
         ({"forms": ["backward"]}, "forms: there is no 'backward'; use one of forward, gradient"),
-        ({"forms": []}, "name at least one"),
+        ({"forms": []}, "forms: none; name at least one of forward, gradient, training-step"),
+        ({"sources": iter(())}, "sources: none; name at least one of keras-applications, "),
+        ({"progress": 5}, "progress: 5 is no function"),
         ({"limit": 0}, "limit: must be .*, got 0"),
         ({"jobs": 0}, "jobs: must be .*, got 0"),
         ({"timeout": 0.0}, "timeout: must be .*, got 0.0"),
@@ -327,7 +342,8 @@ def test_an_absent_package_skips_its_source_or_is_refused(monkeypatch, fake, tmp
 def test_a_source_that_does_not_start_is_skipped(monkeypatch, tmp_path):
     monkeypatch.setitem(SOURCES, "broken", Source("broken", "no_such_module", ("numpy",)))
     with pytest.warns(UserWarning, match="'broken' is skipped: ModuleNotFoundError"):
-        assert build_corpus(tmp_path, sources=["broken"], jobs=1)["counts"]["graphs"] == 0
+        document = build_corpus(tmp_path, sources=["broken"], jobs=1)
+    assert (document["complete"], document["skipped"], document["counts"]["graphs"]) == (False, ["broken"], 0)
 
 
 def test_a_full_disk_is_one_line(build, good, tmp_path, monkeypatch):
@@ -441,6 +457,14 @@ def test_the_command_builds_and_shows(fake, tmp_path, capsys):
     assert capsys.readouterr().err.startswith("regal-jax corpus: error: ")
     assert main(["corpus", "show", str(tmp_path / "nothing")]) == 2
     assert "no corpus there" in capsys.readouterr().err
+
+
+def test_the_command_says_that_a_source_did_not_start(monkeypatch, tmp_path, capsys):
+    monkeypatch.setitem(SOURCES, "broken", Source("broken", "no_such_module", ("numpy",)))
+    assert main(["corpus", "build", "--out", str(tmp_path / "corpus"), "--sources", "broken"]) == 1
+    err = capsys.readouterr().err
+    assert "'broken' is skipped: ModuleNotFoundError" in err
+    assert "not complete: broken did not start; mend what the warning says and run the same command" in err
 
 
 @pytest.mark.slow

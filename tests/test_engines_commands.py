@@ -9,6 +9,7 @@ from remote_engine import Inline, content, graphs_of, records
 from regal_jax import Cluster
 from regal_jax.cli import main
 from regal_jax.corpus import SOURCES, Source, build_corpus
+from regal_jax.engines import Message
 from regal_jax.errors import ConfigError
 from regal_jax.experiments import EvaluationConfig, run_evaluation, tune
 from regal_jax.importers import save_graph
@@ -76,6 +77,18 @@ def test_a_corpus_is_the_same(tmp_path, monkeypatch):
     build_corpus(tmp_path / "lost", sources=["fake"], only="fake/fork*", engine=Inline(lose=[0]))
     (failure,) = JsonLines(tmp_path / "lost" / "failures.jsonl").read()
     assert (failure["failure"], failure["reason"]) == ("died", "its worker died")
+
+
+def test_a_corpus_lacks_graphs_of_a_source_that_does_not_start_there(tmp_path, monkeypatch):
+    monkeypatch.setitem(SOURCES, "fake", Source("fake", "corpus_fake_source", ("numpy",)))
+
+    def without_library(common, messages, tell):
+        for position in range(len(messages)):
+            tell(position, Message(), True)
+
+    monkeypatch.setattr("regal_jax.corpus.remote.trace_models", without_library)
+    document = build_corpus(tmp_path, sources=["fake"], only="fake/fork*", engine=Inline())
+    assert (document["complete"], document["skipped"], document["counts"]["graphs"]) == (False, ["fake"], 0)
 
 
 @pytest.mark.parametrize(

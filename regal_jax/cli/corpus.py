@@ -52,6 +52,13 @@ def _build(args: argparse.Namespace) -> int:
     )
     if not args.quiet:
         print(describe(document))
+    if document["skipped"]:
+        print(
+            f"regal-jax corpus: not complete: {', '.join(document['skipped'])} did not start; mend what the "
+            "warning says and run the same command again",
+            file=sys.stderr,
+        )
+        return 1
     if not document["complete"]:
         print("regal-jax corpus: interrupted; run the same command again to resume", file=sys.stderr)
         return INTERRUPTED

@@ -7,10 +7,10 @@ import hashlib
 import os
 import pathlib
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
-from regal_jax.checks import check_kind, check_whole, real, shown
+from regal_jax.checks import check_callback, check_kind, check_whole, is_list, real, shown
 from regal_jax.corpus.engine import Engine
 from regal_jax.corpus.family_splits import read_family_splits
 from regal_jax.corpus.finish import NEW_FAMILIES, finish
@@ -97,7 +97,8 @@ def build_corpus(
         packages of the sources, and ``jobs`` is not used. The corpus is written on this machine.
 
     Returns:
-      The document ``corpus.json``, with ``"complete"``: whether all selected graphs were handled.
+      The document ``corpus.json``, with ``"complete"``: whether all selected graphs were handled; and
+      ``"skipped"``: the sources that did not start, so that graphs of theirs were not.
 
     Raises:
       ConfigError: An option is invalid, the folder has other settings or another build in it, or the disk is
@@ -105,7 +106,16 @@ def build_corpus(
       MissingExtraError: A source that ``sources`` names lacks its package.
       FormatError: The folder is not a corpus, or it is damaged.
     """
-    chosen = _check(sources, forms, limit, jobs, timeout, min_ops, max_ops)
+    sources = None if sources is None else _named("sources", sources, SOURCES)
+    forms = _named("forms", forms, FORMS)
+    limit = None if limit is None else check_whole("limit", limit, 1)
+    jobs = available_cores() if jobs is None else check_whole("jobs", jobs, 1)
+    if (seconds := real(timeout, above=0, infinite=True)) is None:
+        raise ConfigError(f"timeout: must be a number of seconds of more than 0, got {shown(timeout)}")
+    min_ops, max_ops = check_whole("min_ops", min_ops, 1), check_whole("max_ops", max_ops, 1)
+    if max_ops < min_ops:
+        raise ConfigError(f"max_ops: {max_ops} is below min_ops {min_ops}; raise it")
+    check_callback("progress", progress)
     if split is not None:
         check_split(split)
     if split is not None and new_families:
@@ -121,13 +131,14 @@ def build_corpus(
         first_interrupt_waits() as interrupted,
     ):
         (root / GRAPHS).mkdir(exist_ok=True)
+        chosen = [source for name, source in SOURCES.items() if sources is None or name in sources]
         present = _installed(chosen, explicit=sources is not None)
         settings = {"profile": profile, "min_ops": min_ops, "max_ops": max_ops}
         if new_families:
             settings[NEW_FAMILIES] = True
         splits = read_family_splits() if split is not None or new_families else None
-        packages = _settle(root, settings, present)
-        work = Engine(root, settings, jobs or available_cores(), timeout, interrupted, progress, remote)
+        begun = _settled(root, settings, present)
+        work = Engine(root, settings, jobs, seconds, interrupted, progress, remote)
         listed = {source.name: work.specs(source) for source in present}
         if only is not None and not interrupted():
             _check_some([spec for found in listed.values() for spec in found or ()], forms, only)
@@ -136,10 +147,13 @@ def build_corpus(
             for name, found in listed.items()
             if found is not None
         }
+        # Nothing is recorded of a build that is refused.
+        write_corpus(root, begun)
         pending = _pending(root, specs, retry_failures=retry_failures)
-        work.run(_rounds(pending), packages)
+        work.run(_rounds(pending), begun["packages"])
         document = finish(root)
-        return {**document, "complete": not interrupted()}
+        complete = not interrupted() and not work.skipped
+        return {**document, "complete": complete, "skipped": sorted(work.skipped)}
 
 
 def _of_split(
@@ -193,33 +207,17 @@ def _rounds(pending: Mapping[str, Sequence[TraceSpec]]) -> list[tuple[Source, Se
     return rounds
 
 
-def _check(
-    sources: Sequence[str] | None,
-    forms: Sequence[str],
-    limit: int | None,
-    jobs: int | None,
-    timeout: float,
-    min_ops: int,
-    max_ops: int,
-) -> list[Source]:
-    for what, given, known in (("sources", sources or SOURCES, SOURCES), ("forms", forms, FORMS)):
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            raise ConfigError(f"{what}: is {shown(given)}; give a list of some of {', '.join(known)}")
-        for name in given:
-            if not isinstance(name, str) or name not in known:
-                raise ConfigError(f"{what}: there is no {shown(name)}; use one of {', '.join(known)}")
-    if not forms or (sources is not None and not sources):
-        raise ConfigError("sources, forms: name at least one of each")
-    for what, number in (("limit", limit), ("jobs", jobs)):
-        if number is not None:
-            check_whole(what, number, 1)
-    for what, number in (("min_ops", min_ops), ("max_ops", max_ops)):
-        check_whole(what, number, 1)
-    if real(timeout, above=0, infinite=True) is None:
-        raise ConfigError(f"timeout: must be a number of seconds of more than 0, got {shown(timeout)}")
-    if max_ops < min_ops:
-        raise ConfigError(f"max_ops: {max_ops} is below min_ops {min_ops}; raise it")
-    return [source for name, source in SOURCES.items() if sources is None or name in sources]
+def _named(what: str, given: Any, known: Collection[str]) -> list[str]:
+    """``given`` as a list of some of ``known``."""
+    if not is_list(given):
+        raise ConfigError(f"{what}: is {shown(given)}; give a list of some of {', '.join(known)}")
+    names = list(given)
+    for name in names:
+        if not isinstance(name, str) or name not in known:
+            raise ConfigError(f"{what}: there is no {shown(name)}; use one of {', '.join(known)}")
+    if not names:
+        raise ConfigError(f"{what}: none; name at least one of {', '.join(known)}")
+    return names
 
 
 def _installed(chosen: Sequence[Source], *, explicit: bool) -> list[Source]:
@@ -240,12 +238,8 @@ def _installed(chosen: Sequence[Source], *, explicit: bool) -> list[Source]:
     return present
 
 
-def _settle(root: pathlib.Path, settings: Settings, present: Sequence[Source]) -> dict[str, dict[str, Any]]:
-    """Records the settings and versions; raises an error if they differ from recorded ones.
-
-    Returns:
-      The packages of each source with their versions.
-    """
+def _settled(root: pathlib.Path, settings: Settings, present: Sequence[Source]) -> dict[str, Any]:
+    """``corpus.json`` with these settings and versions; raises an error if recorded ones differ."""
     document = read_corpus(root)
     if document is None:
         document = {"settings": settings, "packages": {}}
@@ -267,9 +261,7 @@ def _settle(root: pathlib.Path, settings: Settings, present: Sequence[Source]) -
                     "install that, leave the source out, or build into another folder"
                 )
         packages[source.name] = versions
-    ordered = {name: packages[name] for name in sorted(packages)}
-    write_corpus(root, {**document, "packages": ordered})
-    return ordered
+    return {**document, "packages": {name: packages[name] for name in sorted(packages)}}
 
 
 def _pending(

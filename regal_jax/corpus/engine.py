@@ -40,6 +40,9 @@ class Engine:
       interrupted: Tells whether to stop.
       progress: Makes a progress bar, or ``None``.
       remote: Engine whose workers trace; ``None`` for processes of this machine.
+
+    Attributes:
+      skipped: Names of the sources whose workers did not start, so that graphs of theirs are missing.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Engine:
     ) -> None:
         self.root, self.settings, self.jobs, self.timeout = root, settings, jobs, timeout
         self.remote = remote
+        self.skipped: set[str] = set()
         self.interrupted, self.progress = interrupted, progress
         self.index, self.failures = JsonLines(root / INDEX), JsonLines(root / FAILURES)
         # Memory that each worker may use; some is left for the build and the rest of the system.
@@ -73,13 +77,13 @@ class Engine:
                     return _without_repeats(source, found)
                 if event.message is None or "failure" in message:
                     why = message.get("reason") or event.worker.last_words()[1]
-                    warnings.warn(f"source {source.name!r} is skipped: {why}", stacklevel=2)
-                    return None
-                if "unavailable" in message:
-                    warnings.warn(
-                        f"source {source.name!r} is skipped: {message['unavailable']}", stacklevel=2
-                    )
-                    return None
+                elif "unavailable" in message:
+                    why = message["unavailable"]
+                else:
+                    continue
+                self.skipped.add(source.name)
+                warnings.warn(f"source {source.name!r} is skipped: {why}", stacklevel=2)
+                return None
         return []
 
     def run(
@@ -100,15 +104,14 @@ class Engine:
 
                 trace_remotely(self.remote, self, tasks, packages, tally)
                 return
-            given_up: set[str] = set()
             for source, specs in tasks:
                 if (
                     specs
-                    and source.name not in given_up
+                    and source.name not in self.skipped
                     and not self.interrupted()
                     and not self._run_source(source, specs, packages.get(source.name, {}), tally)
                 ):
-                    given_up.add(source.name)
+                    self.skipped.add(source.name)
 
     def _run_source(
         self, source: Source, specs: Sequence[TraceSpec], packages: Mapping[str, Any], tally: "Tally"

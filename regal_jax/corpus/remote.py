@@ -57,6 +57,8 @@ def trace_remotely(
             write_atomically(path, message.blobs[0])
         if message.head:
             build.write_down(spec, source, packages.get(source.name, {}), message.head, tally)
+        elif not build.interrupted():
+            build.skipped.add(source.name)
 
     common = Message({"timeout": build.timeout, **build.settings})
     lost = engine.run(_WORK, common, items, answer, most=_PARCEL, interrupted=build.interrupted)
