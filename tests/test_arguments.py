@@ -6,7 +6,15 @@ import pytest
 
 import regal_jax
 from regal_jax import Cluster, gflownet, importers, ordering, plan, policies, robust, viz
-from regal_jax.corpus import card_facts, check_corpus, read_family_splits
+from regal_jax.corpus import (
+    card_facts,
+    check_corpus,
+    finish,
+    read_family_splits,
+    write_card,
+    write_family_splits,
+    write_sample,
+)
 from regal_jax.datasets import (
     Recipe,
     build_set,
@@ -143,6 +151,14 @@ def test_sets_have_paths(read, wrong):
         (lambda: importers.parse_cost_graph(3), "text: give a str, got int"),
         (lambda: importers.parse_hlo(3), "text: give a str, got int"),
         (lambda: check_corpus(3), "path: give the name of a file, got int"),
+        (lambda: check_corpus("corpus", progress=5), "progress: 5 is no function"),
+        (lambda: card_facts("corpus", progress=5), "progress: 5 is no function"),
+        (lambda: write_card("card", None), "path: give the name of a file, got NoneType"),
+        (lambda: write_sample(None, "out"), "path: give the name of a file, got NoneType"),
+        (lambda: write_sample("corpus", "out", progress=5), "progress: 5 is no function"),
+        (lambda: write_family_splits(None, "out"), "path: give the name of a file, got NoneType"),
+        (lambda: write_family_splits("corpus", None), "path: give the name of a file, got NoneType"),
+        (lambda: finish(None), "path: give the name of a file, got NoneType"),
         (lambda: card_facts(None), "path: give the name of a file, got NoneType"),
         (lambda: read_family_splits(None), "path: give the name of a file, got NoneType"),
         (lambda: viz.plot_limits(3, "brkga"), "curves: give a Mapping, got int"),
@@ -159,6 +175,11 @@ def test_sets_have_paths(read, wrong):
         (lambda: tune([GRAPH], CLUSTER, grid=3), "grid: give a Mapping, got int"),
         (lambda: tune([GRAPH], CLUSTER, results=3), "path: give the name of a file, got int"),
         (lambda: load_corpus(3), "path: give the name of a file, got int"),
+        (lambda: load_corpus("corpus", max_ops=-1), "max_ops: must be a whole number of at least 0, got -1"),
+        (
+            lambda: load_corpus("corpus", max_ops=float("nan")),
+            "max_ops: must be a whole number of at least 0",
+        ),
         (lambda: load_sample(folder=None), "path: give the name of a file, got NoneType"),
         (
             lambda: load_graphs("sample", "test", max_ops="10"),
@@ -179,6 +200,7 @@ def test_sets_have_paths(read, wrong):
         (lambda: build_set("set", recipe="x"), "recipe: give a Recipe, got str"),
         (lambda: build_set("set", keep=3), "keep: 3 is no function"),
         (lambda: build_set("set", filter_settings=3), "filter_settings: give a Mapping, got int"),
+        (lambda: build_set("set", progress=5), "progress: 5 is no function"),
         (lambda: build_set("set", archive="yes"), "archive: give a bool, got str"),
     ],
 )

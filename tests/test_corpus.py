@@ -496,7 +496,7 @@ def test_every_source_gives_graphs(source, tmp_path):
 def test_finishing_twice_changes_nothing(copied):
     path = copied / "corpus.json"
     before = path.read_bytes()
-    finish(copied)
+    finish(str(copied))
     assert path.read_bytes() == before
     # A graph with two records is one graph.
     index = copied / "index.jsonl"

@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import pathlib
 import re
+import shutil
 from collections import Counter
 
 import numpy as np
@@ -115,6 +116,9 @@ def test_only_what_is_between_the_markers_is_replaced(tmp_path):
     write_card("new", file)
     write_card("newer", file)
     assert file.read_text() == f"# Mine\n{BEGINS}\n\nnewer\n{ENDS}\nmine too\n"
+    file.write_bytes(f"# Mine\r\n{BEGINS}\nold\n{ENDS}\r\nmine too\r\n".encode())
+    write_card("new", file)
+    assert file.read_bytes() == f"# Mine\r\n{BEGINS}\n\nnew\n{ENDS}\r\nmine too\r\n".encode()
     for text in ("# Mine\n", f"{BEGINS}\n", f"{ENDS}\n{BEGINS}\n", f"{BEGINS}\n{BEGINS}\n{ENDS}\n"):
         file.write_text(text)
         with pytest.raises(ConfigError, match="lacks the lines") as error:
@@ -139,6 +143,40 @@ def test_bad_input_is_one_line(corpus, tmp_path, capsys):
         card_facts(tmp_path)
     with pytest.raises(ConfigError, match="at least one"):
         plot_sizes({"none": []})
+
+
+def without(name):
+    return lambda document: document.pop(name)
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("corpus.json", without("families"), r"corpus\.json: document: 'families' is missing"),
+        ("corpus.json", lambda d: d["settings"].clear(), r"corpus\.json: settings: 'min_ops' is missing"),
+        ("corpus.json", lambda d: d["packages"].update(fake=3), "packages.fake: expected an object, got 3"),
+        ("index.jsonl", without("depth"), r"index\.jsonl: graphs/fake/.*: document: 'depth' is missing"),
+        (
+            "index.jsonl",
+            lambda record: record.update(family="new"),
+            r"corpus\.json: lacks the family 'new'; run 'regal-jax corpus show .*copy'",
+        ),
+    ],
+)
+def test_a_damaged_corpus_is_one_line(file, change, message, corpus, tmp_path):
+    copy = shutil.copytree(corpus, tmp_path / "copy")
+    documents = (
+        JsonLines(copy / file).read() if file == "index.jsonl" else [json.loads((copy / file).read_text())]
+    )
+    change(documents[0])
+    (copy / file).write_text("".join(json.dumps(document) + "\n" for document in documents))
+    with pytest.raises(FormatError, match=message):
+        card_facts(copy)
+
+
+def test_a_figure_may_have_any_name(corpus):
+    card = format_card(card_facts(corpus), "../my figure (1).png")
+    assert "degrees](../my%20figure%20%281%29.png)\n" in card
 
 
 @pytest.mark.parametrize("package", LICENCES)

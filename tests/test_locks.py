@@ -10,7 +10,7 @@ import time
 import pytest
 from learning_cases import GRAPHS, HELD_OUT, tiny_config
 
-from regal_jax.corpus import build_corpus
+from regal_jax.corpus import build_corpus, finish, write_family_splits, write_sample
 from regal_jax.datasets import build_set, generate
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.experiments import EvaluationConfig, report, run_evaluation, tune
@@ -59,6 +59,9 @@ def test_a_folder_without_a_name_is_not_the_working_directory(tmp_path, monkeypa
         lambda: build_corpus(""),
         lambda: run_evaluation(EvaluationConfig(graphs="sample"), ""),
         lambda: report(""),
+        lambda: write_sample("", "sample"),
+        lambda: write_family_splits("", "splits.json"),
+        lambda: finish(""),
     ):
         with pytest.raises(FormatError, match="'' names no folder; give the name of one"):
             write()
@@ -118,6 +121,15 @@ def test_so_are_all_others_that_write_a_folder(begin):
         with pytest.raises(ConfigError, match="another process is writing there"):
             call()
     assert os.listdir("out") == [".lock"]
+
+
+def test_a_corpus_is_not_brought_up_to_date_while_it_is_built(begin):
+    begin(HOLDING)
+    pathlib.Path("out/corpus.json").write_text(
+        '{"format": "regal_jax.corpus", "version": 1, "settings": {}, "packages": {}}'
+    )
+    with pytest.raises(ConfigError, match="another process is writing there"):
+        finish("out")
 
 
 def test_a_second_optimize_into_one_folder_is_refused(begin):

@@ -10,6 +10,7 @@ import pytest
 from regal_jax import Cluster, contract, optimize_many
 from regal_jax.cli import main
 from regal_jax.corpus import SOURCES, Source, build_corpus, read_family_splits, write_sample
+from regal_jax.corpus import sample as sample_module
 from regal_jax.datasets import FORMS, SAMPLE, generate, graph_record, load_corpus, load_sample, sample_records
 from regal_jax.errors import ConfigError, FormatError
 
@@ -132,6 +133,28 @@ def test_families_take_turns_and_limits_hold(corpus, tmp_path):
     assert load_sample(folder=tmp_path / "b")[0][0] == part[0]
     few = sorted(record["ops"] for record in whole)[1]
     assert all(r["ops"] <= few for r in write_sample(corpus, tmp_path / "c", max_ops=few))
+
+
+@pytest.mark.parametrize("writes", [0, 1, 2])
+def test_what_an_interrupted_command_leaves_is_replaced(writes, corpus, tmp_path, monkeypatch):
+    expected = write_sample(corpus, tmp_path / "whole")
+    write_sample(corpus, tmp_path / "sample", graphs=2)
+    write, left = sample_module.write_atomically, iter(range(writes))
+
+    def interrupted(path, data):
+        if next(left, None) is None:
+            path.with_name(f".{path.name}.1.1.tmp").write_bytes(data[:1])
+            raise KeyboardInterrupt
+        write(path, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sample_module, "write_atomically", interrupted)
+        for folder in ("sample", "new"):
+            with pytest.raises(KeyboardInterrupt):
+                write_sample(corpus, tmp_path / folder)
+    for folder in ("sample", "new"):
+        assert write_sample(corpus, tmp_path / folder) == expected
+        assert not list((tmp_path / folder).rglob(".*"))
 
 
 def test_bad_input_is_one_line_and_nothing_is_lost(corpus, tmp_path, capsys):

@@ -68,7 +68,7 @@ def _build(args: argparse.Namespace) -> int:
 def _show(args: argparse.Namespace) -> int:
     from regal_jax.corpus import describe, finish
 
-    print(describe(finish(pathlib.Path(args.folder))))
+    print(describe(finish(args.folder)))
     return 0
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 from regal_jax.checks import check_callback, check_kind, check_whole, is_list, real, shown
 from regal_jax.corpus.engine import Engine
 from regal_jax.corpus.family_splits import read_family_splits
-from regal_jax.corpus.finish import NEW_FAMILIES, finish
+from regal_jax.corpus.finish import NEW_FAMILIES, brought_up_to_date
 from regal_jax.corpus.sources import SOURCES, Source
 from regal_jax.corpus.trace_spec import TraceSpec
 from regal_jax.datasets.candidates import check_split
@@ -151,7 +151,7 @@ def build_corpus(
         write_corpus(root, begun)
         pending = _pending(root, specs, retry_failures=retry_failures)
         work.run(_rounds(pending), begun["packages"])
-        document = finish(root)
+        document = brought_up_to_date(root)
         complete = not interrupted() and not work.skipped
         return {**document, "complete": complete, "skipped": sorted(work.skipped)}
 

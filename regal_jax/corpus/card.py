@@ -3,20 +3,24 @@
 import dataclasses
 import os
 import pathlib
+import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
+from regal_jax.checks import check_callback
 from regal_jax.datasets.candidates import SPLITS
-from regal_jax.datasets.corpus_files import FORMS, read_corpus, read_failures
+from regal_jax.datasets.corpus_files import CORPUS, FORMS, INDEX, corpus_document, read_failures
 from regal_jax.datasets.corpus_reader import corpus_records, load_corpus
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.graph.units import format_bytes, format_time
+from regal_jax.importers.files import at_path
+from regal_jax.importers.strict_json import Field
 from regal_jax.storage.atomic import write_atomically
-from regal_jax.storage.paths import folder_path
+from regal_jax.storage.paths import folder_path, path_text
 
 __all__ = ["BEGINS", "ENDS", "LICENCES", "CardFacts", "card_facts", "degrees", "format_card", "write_card"]
 
@@ -88,13 +92,15 @@ def card_facts(folder: str | os.PathLike[str], *, progress: Callable[..., Any] |
       progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
 
     Raises:
-      FormatError: There is no corpus, it is damaged, or empty.
+      ConfigError: ``progress`` is no function.
+      FormatError: There is no corpus, it is damaged, empty, or not up to date.
     """
+    check_callback("progress", progress)
     root = folder_path(folder)
     records = corpus_records(root)
     if not records:
         raise FormatError(f"{root}: the corpus has no graphs yet; run 'regal-jax corpus build --out {root}'")
-    document = read_corpus(root) or {}
+    document = _checked(root, records)
     graphs = load_corpus(root)
     if progress is not None:
         graphs = progress(graphs, total=sum(record["distinct"] for record in records), unit="graph")
@@ -117,6 +123,29 @@ def card_facts(folder: str | os.PathLike[str], *, progress: Callable[..., Any] |
         kind_graphs,
         {name: _added(counts) for name, counts in counted.items()},
     )
+
+
+def _checked(root: pathlib.Path, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """``corpus.json``, if it and the records have all that a card shows."""
+    document = corpus_document(root)
+    with at_path(root / CORPUS):
+        field = Field(document)
+        for name in ("min_ops", "max_ops"):
+            field.get("settings").get(name).count()
+        field.get("settings").get("profile").text()
+        for source in field.get("packages").mapping():
+            field.get("packages").get(source).mapping()
+        for family in field.get("families").mapping():
+            field.get("families").get(family).text()
+    for record in records:
+        with at_path(f"{root / INDEX}: {record['path']}"):
+            for name in ("edges", "depth", "width", "total_bytes", "work_seconds"):
+                Field(record).get(name).number()
+        if record["family"] not in document["families"]:
+            raise FormatError(
+                f"{root / CORPUS}: lacks the family {record['family']!r}; run 'regal-jax corpus show {root}'"
+            )
+    return document
 
 
 def degrees(graph: ComputationGraph) -> dict[str, np.ndarray]:
@@ -160,7 +189,8 @@ def format_card(facts: CardFacts, figure: str | None = None) -> str:
     ]
     if figure is not None:
         parts.append(
-            f"![Histograms of the distinct graphs: ops, depth, width, edges per op, degrees]({figure})\n\n"
+            f"![Histograms of the distinct graphs: ops, depth, width, edges per op, degrees]"
+            f"({urllib.parse.quote(figure)})\n\n"
             "*Distinct graphs by source, and the degrees of all their ops (data edges only).*"
         )
     parts += [_families(facts), _kinds(facts), _licences(facts), _CITE]
@@ -292,14 +322,15 @@ def write_card(text: str, path: str | os.PathLike[str]) -> None:
 
     Raises:
       ConfigError: The file has no markers, or cannot be read or written.
+      FormatError: ``path`` is no path.
     """
-    file = pathlib.Path(path)
+    file = pathlib.Path(path_text(path))
     made = f"{BEGINS}\n\n{text}\n{ENDS}"
     try:
         if not file.exists():
             write_atomically(file, f"# Data card\n\n{made}\n".encode())
             return
-        old = file.read_text("utf-8")
+        old = file.read_bytes().decode()
         before, _, rest = old.partition(BEGINS)
         _, ends, after = rest.partition(ENDS)
         if not ends or BEGINS in rest or ENDS in after:

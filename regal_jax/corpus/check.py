@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from regal_jax.checks import check_whole
+from regal_jax.checks import check_callback, check_whole
 from regal_jax.corpus.family_splits import read_family_splits
 from regal_jax.corpus.splits import partition
 from regal_jax.datasets.corpus_reader import corpus_records
@@ -45,11 +45,12 @@ def check_corpus(
       One line with the reason for each graph that fails, by path.
 
     Raises:
-      ConfigError: ``evaluations`` is out of range.
+      ConfigError: ``evaluations`` is out of range, or ``progress`` is no function.
       FormatError: There is no corpus, or its index is damaged.
       KeyboardInterrupt: Ctrl-C was pressed.
     """
     check_whole("evaluations", evaluations, 1, MAX_EVALUATIONS)
+    check_callback("progress", progress)
     root = folder_path(folder)
     records = sorted(corpus_records(root), key=lambda record: (record["ops"], record["path"]))
     splits = partition(records, read_family_splits()).topologies

@@ -17,12 +17,12 @@ from typing import Any, Final
 
 from regal_jax.corpus.splits import partition
 from regal_jax.datasets.candidates import SPLITS
-from regal_jax.datasets.corpus_files import read_corpus
+from regal_jax.datasets.corpus_files import corpus_document
 from regal_jax.datasets.corpus_reader import corpus_records
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.documents import parse_json
-from regal_jax.storage.paths import path_text
+from regal_jax.storage.paths import folder_path, path_text
 from regal_jax.storage.reading import read_limited
 
 __all__ = ["FAMILY_SPLITS", "read_family_splits", "write_family_splits"]
@@ -83,7 +83,7 @@ def write_family_splits(folder: str | os.PathLike[str], out: str | os.PathLike[s
       ConfigError: The file is not a table, or cannot be written.
       FormatError: There is no corpus, or it is damaged or empty.
     """
-    root, file = pathlib.Path(folder), pathlib.Path(out)
+    root, file = folder_path(folder), pathlib.Path(path_text(out))
     records = corpus_records(root)
     if not records:
         raise FormatError(f"{root}: the corpus has no graphs yet; run 'regal-jax corpus build --out {root}'")
@@ -99,7 +99,7 @@ def write_family_splits(folder: str | os.PathLike[str], out: str | os.PathLike[s
     document = {
         "format": _FORMAT,
         "version": _VERSION,
-        "packages": (read_corpus(root) or {})["packages"],
+        "packages": corpus_document(root)["packages"],
         "distinct": len(found.topologies),
         "families": dict(sorted((known | found.families).items())),
     }

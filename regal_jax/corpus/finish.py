@@ -1,5 +1,6 @@
 """The last step of a build: distinct graphs, splits and counts."""
 
+import os
 import pathlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,32 +9,40 @@ from typing import Any, Final
 from regal_jax.corpus.family_splits import read_family_splits
 from regal_jax.corpus.splits import partition, roles
 from regal_jax.datasets.candidates import SPLITS
-from regal_jax.datasets.corpus_files import read_corpus, read_failures, read_index, write_corpus
-from regal_jax.errors import FormatError
+from regal_jax.datasets.corpus_files import corpus_document, read_failures, read_index, write_corpus
+from regal_jax.storage.locks import locked
+from regal_jax.storage.paths import folder_path
 
-__all__ = ["NEW_FAMILIES", "describe", "finish"]
+__all__ = ["NEW_FAMILIES", "brought_up_to_date", "describe", "finish"]
 
 NEW_FAMILIES: Final = "new_families"
 """Setting of a corpus whose families are not in the table of splits; all of its graphs are test graphs."""
 
 
-def finish(root: pathlib.Path, table: Mapping[str, str] | None = None) -> dict[str, Any]:
+def finish(folder: str | os.PathLike[str], table: Mapping[str, str] | None = None) -> dict[str, Any]:
     """Brings ``corpus.json`` up to date with the index. The order of the index does not matter.
 
     Args:
-      root: Folder of the corpus.
+      folder: Folder of the corpus.
       table: Family -> split; by default the one that comes with the package (`read_family_splits`).
 
     Returns:
       The document.
 
     Raises:
-      FormatError: There is no corpus, or it is damaged.
+      ConfigError: Another process writes the corpus.
+      FormatError: There is no corpus, it is damaged, or its folder cannot be written.
       OSError: The document cannot be written.
     """
-    document = read_corpus(root)
-    if document is None:
-        raise FormatError(f"{root}: no corpus there; make one with 'regal-jax corpus build --out {root}'")
+    root = folder_path(folder)
+    corpus_document(root)  # The lock would make the folder.
+    with locked(root):
+        return brought_up_to_date(root, table)
+
+
+def brought_up_to_date(root: pathlib.Path, table: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """`finish` where the folder is locked."""
+    document = corpus_document(root)
     records = sorted(read_index(root), key=lambda record: record["path"])
     failures = read_failures(root)
     table = read_family_splits() if table is None else table

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from regal_jax.checks import check_whole
+from regal_jax.checks import check_callback, check_whole
 from regal_jax.datasets.corpus_files import CORPUS, GRAPHS, INDEX, read_corpus
 from regal_jax.datasets.corpus_reader import corpus_records
 from regal_jax.datasets.statistics import graph_record
@@ -27,6 +27,8 @@ from regal_jax.storage.paths import folder_path
 
 __all__ = ["write_sample"]
 
+_BEGUN: Final = ".begun"
+"""File in the folder of a sample that is being written."""
 _CONTRACTS_BY: Final = 8
 """Largest ratio of ops before contraction to the limit; contraction seldom saves more than this factor."""
 
@@ -47,7 +49,7 @@ def write_sample(
 
     Args:
       folder: Folder of a corpus that `build_corpus` made.
-      out: Folder of the sample; created if missing, replaced if it holds a sample.
+      out: Folder of the sample; created if missing, replaced if it holds a sample or the beginning of one.
       graphs: Most graphs.
       max_bytes: Most bytes on disk, including the index.
       max_ops: Most ops of a contracted graph.
@@ -62,7 +64,8 @@ def write_sample(
     """
     for what, number in (("graphs", graphs), ("max_bytes", max_bytes), ("max_ops", max_ops)):
         check_whole(what, number, 1)
-    source, target = pathlib.Path(folder), folder_path(out)
+    check_callback("progress", progress)
+    source, target = folder_path(folder), folder_path(out)
     records = corpus_records(source)
     with at_path(source / CORPUS):
         profile = Field(read_corpus(source)).get("settings").get("profile").text()
@@ -145,15 +148,18 @@ class _Sample:
         records = [self.records[path] for path in sorted(self.records)]
         try:
             with locked(target):
+                write_atomically(target / _BEGUN, b"")
                 (target / INDEX).unlink(missing_ok=True)
-                for old in target.glob("*/*.json.gz"):
-                    old.unlink()
+                for pattern in ("*/*.json.gz", "*/.*.tmp", ".*.tmp"):
+                    for old in target.glob(pattern):
+                        old.unlink()
                 for path, data in self.files.items():
                     (target / path).parent.mkdir(parents=True, exist_ok=True)
                     write_atomically(target / path, data)
                 for empty in [p for p in target.iterdir() if p.is_dir() and not any(p.iterdir())]:
                     empty.rmdir()
                 write_atomically(target / INDEX, b"".join(map(_line, records)))
+                (target / _BEGUN).unlink()
         except OSError as error:
             raise ConfigError(
                 f"{target}: cannot be written: {error.strerror}; choose another folder"
@@ -180,7 +186,10 @@ def _refuse_others(target: pathlib.Path) -> None:
     """Raises an error if ``target`` holds anything other than a sample."""
     if target.exists() and not target.is_dir():
         raise ConfigError(f"{target}: is not a folder; choose another name")
-    if target.is_dir() and any(target.iterdir()):
+    if not target.is_dir() or (target / _BEGUN).exists():
+        return
+    # A name that begins with a dot is left by a writer that was killed before it began.
+    if any(not entry.name.startswith(".") for entry in target.iterdir()):
         records = JsonLines(target / INDEX).read()
         if not records or "original_ops" not in records[0]:
             raise ConfigError(f"{target}: holds something other than a sample; choose another folder")

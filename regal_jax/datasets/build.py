@@ -107,6 +107,7 @@ def build_set(
     check_kind("sizes", {} if sizes is None else sizes, Mapping)
     check_kind("filter_settings", {} if filter_settings is None else filter_settings, Mapping)
     check_callback("keep", keep)
+    check_callback("progress", progress)
     check_kind("archive", archive, bool)
     sizes = dict.fromkeys(SPLITS, 0) | dict(SIZES if sizes is None else sizes)
     _check(sizes, seed, jobs)

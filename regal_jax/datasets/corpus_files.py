@@ -22,8 +22,8 @@ from regal_jax.storage.json_lines import JsonLines
 from regal_jax.storage.reading import read_limited
 
 __all__ = [
-    "CORPUS", "FAILURES", "FORMAT", "FORMS", "GRAPHS", "INDEX", "read_corpus", "read_failures", "read_index",
-    "write_corpus",
+    "CORPUS", "FAILURES", "FORMAT", "FORMS", "GRAPHS", "INDEX", "corpus_document", "read_corpus",
+    "read_failures", "read_index", "write_corpus",
 ]  # fmt: skip
 
 FORMS: Final = ("forward", "gradient", "training-step")
@@ -88,6 +88,18 @@ def read_corpus(folder: pathlib.Path) -> dict[str, Any] | None:
     with at_path(path):
         for name in ("settings", "packages"):
             Field(document).get(name).mapping()
+    return document
+
+
+def corpus_document(folder: pathlib.Path) -> dict[str, Any]:
+    """The document ``corpus.json``, which must be there.
+
+    Raises:
+      FormatError: There is no such file, or it is not such a document.
+    """
+    document = read_corpus(folder)
+    if document is None:
+        raise FormatError(f"{folder}: no corpus there; make one with 'regal-jax corpus build --out {folder}'")
     return document
 
 

@@ -5,8 +5,9 @@ import pathlib
 from collections.abc import Iterator
 from typing import Any
 
+from regal_jax.checks import check_whole
 from regal_jax.datasets.candidates import SPLITS
-from regal_jax.datasets.corpus_files import CORPUS, FORMS, INDEX, read_corpus, read_index
+from regal_jax.datasets.corpus_files import CORPUS, FORMS, INDEX, corpus_document, read_index
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers import load_graph
@@ -27,9 +28,7 @@ def corpus_records(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
       FormatError: There is no corpus, or it is damaged.
     """
     root = folder_path(folder)
-    document = read_corpus(root)
-    if document is None:
-        raise FormatError(f"{root}: no corpus there; make one with 'regal-jax corpus build --out {root}'")
+    document = corpus_document(root)
     with at_path(root / CORPUS):
         roles = _roles(Field(document))
     records = {record["path"]: record for record in read_index(root)}
@@ -75,9 +74,10 @@ def load_corpus(
       An iterator over ``(record, graph)``, in the order of their paths.
 
     Raises:
-      ConfigError: There is no such split, form or source.
+      ConfigError: There is no such split, form or source, or ``max_ops`` is no whole number of at least 0.
       FormatError: There is no corpus, or it is damaged.
     """
+    max_ops = check_whole("max_ops", max_ops, 0)
     records = corpus_records(folder)
     for what, value, known in (
         ("split", split, SPLITS),
