@@ -4,10 +4,11 @@ All numeric arguments and settings are checked here, and settings that are true 
 are not numbers. NumPy's numbers are, and the functions convert them to plain Python numbers.
 """
 
+import json
 import math
 import numbers
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from regal_jax.errors import ConfigError, shortened
@@ -24,6 +25,7 @@ __all__ = [
     "is_list",
     "is_number",
     "known_name",
+    "plain_values",
     "real",
     "shown",
     "whole",
@@ -186,6 +188,42 @@ def check_number(what: str, value: Any, least: float, most: float) -> float:
     found = real(value, least, most)
     if found is None:
         raise ConfigError(f"{what}: must be a number from {least:g} to {most:g}, got {shown(value)}")
+    return found
+
+
+def plain_values(what: str, value: Any) -> Any:
+    """``value`` as it is after it was written as JSON: with Python's numbers and lists.
+
+    Args:
+      what: Name of the value in the error message.
+      value: Texts, finite numbers, true, false and ``None``, also in lists and mappings.
+
+    Raises:
+      ConfigError: It holds something else.
+
+    Examples:
+      >>> import numpy as np
+      >>> from regal_jax.checks import plain_values
+      >>> plain_values("settings", {"links": np.int64(2), "shares": (0.5, np.float32(0.25))})
+      {'links': 2, 'shares': [0.5, 0.25]}
+    """
+    try:
+        return json.loads(json.dumps(value, default=_plain, allow_nan=False))
+    except (TypeError, ValueError, RecursionError):
+        raise ConfigError(
+            f"{what}: give texts, finite numbers, true and false, or lists and mappings of these, "
+            f"got {shown(value)}"
+        ) from None
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has in place of ``value``, which is of no type of Python's that it has."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    found = whole(value)
+    found = real(value) if found is None else found
+    if found is None:
+        raise TypeError
     return found
 
 

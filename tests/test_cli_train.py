@@ -264,6 +264,13 @@ def test_names_of_graphs_are_no_files_beside_the_settings(tmp_path):
     assert _config(tmp_path / "run.toml", []).data.train == ("sample", "one", str(tmp_path / "set"))
 
 
+def test_a_folder_may_have_the_name_of_graphs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    pathlib.Path("run.toml").write_text('[data]\ntrain = ["./sample", "set"]\nvalidation = "./one"\n')
+    data = _config(pathlib.Path("run.toml"), []).data
+    assert (data.train, data.validation) == (("./sample", "set"), ("./one",))
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import io
 import json
+import math
 import os
 import pathlib
 import signal
@@ -12,6 +13,7 @@ import sys
 import textwrap
 import time
 
+import numpy as np
 import pytest
 from tqdm import tqdm
 
@@ -344,6 +346,18 @@ def test_folders_with_other_things_are_left_alone(tmp_path):
         ({"sizes": SIZES, "jobs": 0}, "jobs: must be"),
         ({"sizes": {"train": "3"}}, "train: must be a whole number of at least 0, got '3'"),
         ({"sizes": SIZES, "batch": 0}, "batch: must be"),
+        (
+            {"sizes": SIZES, "keep": lambda graphs: [True] * len(graphs), "jobs": 2},
+            "keep: <function .* cannot be sent to other processes; give a function that a module defines",
+        ),
+        (
+            {"sizes": SIZES, "keep": len, "filter_settings": {"x": math.nan}},
+            r"filter_settings: give texts, finite numbers, .*, got \{'x': nan\}",
+        ),
+        (
+            {"sizes": SIZES, "keep": len, "filter_settings": {"x": np.float32("inf")}},
+            "filter_settings: give texts, finite numbers",
+        ),
     ],
 )
 def test_bad_arguments_are_refused(tmp_path, arguments, message):
@@ -364,6 +378,7 @@ def test_bad_arguments_are_refused(tmp_path, arguments, message):
         ({"parameters": {"ring": {}}}, "parameters: for 'ring'"),
         ({"parameters": {"erdos-renyi": 3}}, "parameters of erdos-renyi: give a Mapping, got int"),
         ({"parameters": {"erdos-renyi": {3: 4}}}, "erdos-renyi: no parameter '3'"),
+        ({"parameters": {"erdos-renyi": {"probability": math.nan}}}, "probability"),
         ({"parameters": {"erdos-renyi": {"p": 1}}}, "erdos-renyi: no parameter 'p'; it has probability"),
     ],
 )
@@ -411,6 +426,21 @@ def test_bad_choices_are_refused(arguments, message):
 def test_a_filter_with_too_few_answers_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"keep: returned \[True\] for 6 graphs"):
         build_set(tmp_path / "set", sizes={"test": 3}, recipe=SMALL, keep=lambda _: [True])
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path):
+    links = {"barabasi-albert": {"links": np.int64(2)}}
+    options = {"recipe": Recipe(("barabasi-albert",), np.int64(5), np.int64(9), parameters=links)}
+    made = build_set(
+        tmp_path / "set", sizes={"test": np.int64(2)}, seed=np.int64(3), keep=Even(), **options,
+        filter_settings={"share": np.float32(0.5), "limits": (np.int8(1), 2)},
+    )  # fmt: skip
+    plain = {"recipe": Recipe(("barabasi-albert",), 5, 9, parameters={"barabasi-albert": {"links": 2}})}
+    settings = {"share": 0.5, "limits": [1, 2]}
+    assert made == build_set(
+        tmp_path / "set", sizes={"test": 2}, seed=3, keep=Even(), **plain, filter_settings=settings
+    )
+    assert made["settings"]["filter"] == settings
 
 
 def test_a_set_of_one_graph(tmp_path):

@@ -4,6 +4,7 @@ import builtins
 import dataclasses
 import importlib
 import json
+import pathlib
 import shutil
 import sys
 
@@ -13,8 +14,9 @@ import pytest
 from learning_cases import GRAPHS, one_device, share_of, tiny_config
 
 from regal_jax.corpus import SOURCES, Source, build_corpus
-from regal_jax.datasets import build_set, generate, load_graphs, load_sample
+from regal_jax.datasets import SAMPLE, build_set, generate, load_graphs, load_sample
 from regal_jax.errors import ConfigError, FormatError, MissingExtraError
+from regal_jax.experiments import topological_order
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.importers import save_graph
 from regal_jax.learning import DataConfig, TaskConfig, noisy_copies, reference, training_graphs
@@ -23,6 +25,7 @@ from regal_jax.learning.reference import with_references
 from regal_jax.plan import Objective, contract
 from regal_jax.search import Stopping
 from regal_jax.solve import keys_of, solve
+from regal_jax.storage.json_lines import JsonLines
 
 TWO = Cluster.uniform(2, transfer="blocking")
 
@@ -67,6 +70,24 @@ def test_the_sample_is_a_set():
     few = load_graphs("sample", "train", max_ops=100)
     assert 0 < len(few) < counts["train"]
     assert max(graph.num_ops for graph in few) <= 100
+
+
+def test_a_folder_may_hold_a_sample(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    # Its name is that of the graphs of the package; a path is the folder all the same.
+    shutil.copytree(SAMPLE, "sample")
+    records = JsonLines(pathlib.Path("sample/index.jsonl"))
+    tests = {record["form"]: record for record in records.read() if record["split"] == "test"}
+    kept = [tests["forward"], tests["gradient"]]
+    records.replace(kept)
+    expected = hashes(graph for _, graph in load_sample("test", folder="sample"))
+    assert len(expected) == 2 < len(load_graphs("sample", "test"))
+    for path in ("./sample", pathlib.Path("sample"), tmp_path / "sample"):
+        assert hashes(load_graphs(path, "test")) == expected
+        with pytest.raises(ConfigError, match="no graph in its split 'train'"):
+            load_graphs(path, "train")
+    (graph,) = topological_order._read("./sample", "test", 10**6)
+    assert graph.content_hash in expected
 
 
 def test_what_is_no_set(folder, tmp_path):

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import pathlib
 import sys
 from collections.abc import Mapping, Sequence
@@ -189,8 +190,11 @@ def _config(path: pathlib.Path, changes: Sequence[str]) -> "Config":
         """Paths relative to the file's folder. What is no path is left for the check of the document."""
         if isinstance(given, list):
             return [beside(one) for one in given]
-        is_path = isinstance(given, str) and given and given not in NAMED_PATHS
-        return str(path.parent / given) if is_path else given
+        if not isinstance(given, str) or not given or given in NAMED_PATHS:
+            return given
+        found = str(path.parent / given)
+        # "./sample" is a folder, and stays one.
+        return os.path.join(os.curdir, found) if found in NAMED_PATHS else found
 
     data = document.get("data")
     for table, names in ((data, ("train", "validation")), (document, ("start",))):

@@ -12,9 +12,10 @@ import os
 import pathlib
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, Final
 
-from regal_jax.checks import check_callback, check_kind, check_whole
+from regal_jax.checks import check_callback, check_kind, check_whole, plain_values, shown
 from regal_jax.datasets.candidates import SPLITS, Recipe, draw_candidate
 from regal_jax.datasets.choices import Choice, Keep, choose, settle
 from regal_jax.datasets.manifest import (
@@ -99,7 +100,8 @@ def build_set(
       The manifest: settings, numbers of candidates drawn and kept by kind, and the members.
 
     Raises:
-      ConfigError: A setting is invalid or differs from those of the build, or the folder has other files.
+      ConfigError: A setting is invalid or differs from those of the build, ``keep`` cannot be sent to other
+        processes, or the folder has other files.
       FormatError: A file cannot be written, for example on a full disk. A new call resumes the build.
     """
     root, recipe = folder_path(root), Recipe() if recipe is None else recipe
@@ -110,13 +112,15 @@ def build_set(
     check_callback("progress", progress)
     check_kind("archive", archive, bool)
     sizes = dict.fromkeys(SPLITS, 0) | dict(SIZES if sizes is None else sizes)
-    _check(sizes, seed, jobs)
+    sizes = _checked(sizes)
+    seed, jobs = check_whole("seed", seed, 0), check_whole("jobs", jobs, 1)
+    _check_sent(keep, jobs)
     batch = min(_BLOCK, 2 * max(sizes.values())) if batch is None else check_whole("batch", batch, 1)
     settings = {
         "sizes": sizes,
         "seed": seed,
         "recipe": recipe.as_document(),
-        "filter": None if keep is None else dict(filter_settings or {}),
+        "filter": None if keep is None else plain_values("filter_settings", filter_settings or {}),
         "archive": archive,
     }
     with _one_line_errors(root), locked(root):
@@ -132,15 +136,27 @@ def build_set(
     return document
 
 
-def _check(sizes: Mapping[str, int], seed: int, jobs: int) -> None:
-    for split, size in sizes.items():
+def _checked(sizes: Mapping[str, Any]) -> dict[str, int]:
+    for split in sizes:
         if split not in SPLITS:
             raise ConfigError(f"sizes: unknown split {split!r}; use {', '.join(SPLITS)}")
-        check_whole(split, size, 0)
-    if not any(sizes.values()):
+    checked = {split: check_whole(split, size, 0) for split, size in sizes.items()}
+    if not any(checked.values()):
         raise ConfigError("sizes: no graph in any split; ask for at least one")
-    check_whole("seed", seed, 0)
-    check_whole("jobs", jobs, 1)
+    return checked
+
+
+def _check_sent(keep: Keep | None, jobs: int) -> None:
+    """Refuses a filter that cannot be sent to several processes."""
+    if keep is None or jobs == 1:
+        return
+    try:
+        ForkingPickler.dumps(keep)
+    except Exception:  # Of any type: objects choose how they are sent.
+        raise ConfigError(
+            f"keep: {shown(keep)} cannot be sent to other processes; "
+            "give a function that a module defines, or leave jobs at 1"
+        ) from None
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.checks import check_kind, check_whole, shown
+from regal_jax.checks import check_kind, check_whole, plain_values, shown
 from regal_jax.datasets.regal import regal_graph, undirected
 from regal_jax.datasets.topologies import TOPOLOGIES
 from regal_jax.errors import ConfigError
@@ -68,6 +68,7 @@ class Recipe:
             parameters = {str(key): value for key, value in self.parameters.get(name, {}).items()}
             undirected(np.random.default_rng(0), name, 1, **parameters)
             regal_graph(np.random.default_rng(0), name, 1, control=self.control)
+        object.__setattr__(self, "parameters", plain_values("parameters", self.parameters))
 
     def as_document(self) -> dict[str, Any]:
         """Plain values, for a manifest."""

@@ -8,9 +8,9 @@ from typing import Final
 
 from regal_jax.checks import check_whole, shown
 from regal_jax.datasets.candidates import SPLITS, check_split
-from regal_jax.datasets.corpus_files import INDEX
+from regal_jax.datasets.corpus_files import CORPUS, INDEX
 from regal_jax.datasets.corpus_reader import load_corpus
-from regal_jax.datasets.shipped import load_sample
+from regal_jax.datasets.shipped import SAMPLE, load_sample
 from regal_jax.datasets.store import read_set
 from regal_jax.errors import ConfigError
 from regal_jax.examples import load_example
@@ -19,7 +19,15 @@ from regal_jax.plan import Objective, contract, contract_for
 from regal_jax.runtime.interrupts import interruptible
 from regal_jax.storage.paths import folder_path
 
-__all__ = ["NAMED_PATHS", "SAMPLE_PATH", "chosen_graphs", "computing_graphs", "load_graphs", "one_graph"]
+__all__ = [
+    "NAMED_PATHS",
+    "SAMPLE_PATH",
+    "chosen_graphs",
+    "computing_graphs",
+    "load_graphs",
+    "one_graph",
+    "sample_folder",
+]
 
 _MOST_MERGED: Final = 8
 """Largest ratio of ops before contraction to ``max_ops``; larger graphs of a corpus are not read.
@@ -42,13 +50,13 @@ def load_graphs(
     contracted_for: tuple[Cluster, Objective] | None = None,
     max_ops: int = 0,
 ) -> list[ComputationGraph]:
-    """Graphs of a set or of a corpus.
+    """Graphs of a set, of a corpus or of a sample.
 
     Args:
-      path: A folder, archive or file as `regal_jax.datasets.read_set` takes it, the folder of a corpus,
-        ``"sample"`` for the graphs that come with the package, or ``"one"`` for the real graph of Table 1 of
-        the suite of robust scheduling, which is in every split.
-      split: ``"train"``, ``"validation"`` or ``"test"``. From a corpus, from the sample, and from a folder
+      path: A folder, archive or file as `regal_jax.datasets.read_set` takes it, the folder of a corpus or of
+        a sample of one, ``"sample"`` for the graphs that come with the package, or ``"one"`` for the real
+        graph of Table 1 of the suite of robust scheduling, which is in every split.
+      split: ``"train"``, ``"validation"`` or ``"test"``. From a corpus, from a sample, and from a folder
         with folders or archives of these names, only that split is read; from anything else, all graphs.
       contracted_for: Return the graphs that `regal_jax.plan.contract_for` makes for this.
       max_ops: Leave out graphs that are larger after contraction; 0 for no limit. Graphs of a corpus that are
@@ -112,13 +120,26 @@ def one_graph() -> ComputationGraph:
     return without_residents(contract(load_example("mlp")).graph)
 
 
+def sample_folder(path: str | os.PathLike[str]) -> pathlib.Path | None:
+    """The folder of the sample that ``path`` names, if it names one: `SAMPLE_PATH` is that of the package.
+
+    A path object, or a text such as ``"./sample"``, is the folder of that name.
+    """
+    folder = folder_path(path)
+    if path == SAMPLE_PATH:
+        return SAMPLE
+    # A corpus has an index, too.
+    return folder if os.path.exists(folder / INDEX) and not os.path.exists(folder / CORPUS) else None
+
+
 def _read(path: str | os.PathLike[str], split: str, max_ops: int) -> Iterable[ComputationGraph]:
     """Graphs one after another; from a corpus, those of at most ``max_ops`` ops, or all if there are none."""
     folder = folder_path(path)
     check_split(split)
-    if str(path) == SAMPLE_PATH:
-        return (graph for _, graph in load_sample(split))
-    if str(path) == ONE_PATH:
+    sample = sample_folder(path)
+    if sample is not None:
+        return (graph for _, graph in load_sample(split, folder=sample))
+    if path == ONE_PATH:
         return (one_graph(),)
     if not os.path.exists(folder / INDEX):
         return read_set(_part(folder, split)).graphs

@@ -17,9 +17,10 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from regal_jax.datasets import SAMPLE_PATH, load_corpus, load_graphs, load_sample
+from regal_jax.datasets import load_corpus, load_graphs, load_sample
 from regal_jax.datasets.corpus_files import INDEX
 from regal_jax.datasets.layered import layered_graph
+from regal_jax.datasets.load import sample_folder
 from regal_jax.graph import ComputationGraph
 from regal_jax.plan import Objective, Plan
 from regal_jax.runtime.deadline import Deadline
@@ -92,8 +93,10 @@ def real_cases(path: str, split: str, limit: int) -> Iterator[tuple[str, Computa
 
 
 def _read(path: str, split: str, most: int) -> Iterator[ComputationGraph]:
-    if path == SAMPLE_PATH:
-        yield from (graph for record, graph in load_sample(split) if record["form"] == _FORM)
+    sample = sample_folder(path)
+    if sample is not None:
+        records = load_sample(split, folder=sample)
+        yield from (graph for record, graph in records if record["form"] == _FORM)
     elif (pathlib.Path(path) / INDEX).exists():
         yield from (graph for _, graph in load_corpus(path, split, form=_FORM, max_ops=most))
     else:
