@@ -87,7 +87,9 @@ def test_a_corpus_lacks_graphs_of_a_source_that_does_not_start_there(tmp_path, m
             tell(position, Message(), True)
 
     monkeypatch.setattr("regal_jax.corpus.remote.trace_models", without_library)
-    document = build_corpus(tmp_path, sources=["fake"], only="fake/fork*", engine=Inline())
+    with pytest.warns(UserWarning, match="'fake' is given up: it does not start on a worker") as caught:
+        document = build_corpus(tmp_path, sources=["fake"], only="fake/fork*", engine=Inline())
+    assert len(caught) == 1
     assert (document["complete"], document["skipped"], document["counts"]["graphs"]) == (False, ["fake"], 0)
 
 

@@ -4,6 +4,7 @@ import functools
 import os
 import pathlib
 import tempfile
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -57,8 +58,13 @@ def trace_remotely(
             write_atomically(path, message.blobs[0])
         if message.head:
             build.write_down(spec, source, packages.get(source.name, {}), message.head, tally)
-        elif not build.interrupted():
+        elif source.name not in build.skipped and not build.interrupted():
             build.skipped.add(source.name)
+            warnings.warn(
+                f"source {source.name!r} is given up: it does not start on a worker of the engine; "
+                "install its packages there",
+                stacklevel=2,
+            )
 
     common = Message({"timeout": build.timeout, **build.settings})
     lost = engine.run(_WORK, common, items, answer, most=_PARCEL, interrupted=build.interrupted)
