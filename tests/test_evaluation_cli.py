@@ -192,6 +192,29 @@ def test_an_interrupted_run_says_how_to_go_on(monkeypatch, capsys):
     assert "interrupted; run the same command again to resume" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        ("--methods", "brkga"),
+        ("--methods", "mine", "--config", "own.toml"),
+        ("--suite", "topological-order"),
+        ("--suite", "table-1-real-makespan", "--methods", "brkga"),
+    ],
+)
+def test_tuned_settings_that_no_method_takes_are_refused(capsys, more):
+    pathlib.Path("own.toml").write_text('[options.mine]\nsolver = "tuned-brkga"\nfile = "own.json"\n')
+    assert run("evaluate", "--graphs", "set", *more, "--tuned", "no.json", "--out", "out") == 2
+    assert "--tuned: no method takes it; leave it out" in capsys.readouterr().err
+    assert not pathlib.Path("out").exists()
+
+
+def test_methods_without_the_tuned_one_need_no_file_of_a_table(capsys):
+    arguments = ("--suite", "table-1-real-makespan", "--small", "--methods", "critical-path")
+    small = ("--limits", "none", "--evaluations", 20, "--seeds", 0, "--no-warm-up", "--quiet")
+    assert run("evaluate", *arguments, "--graphs", "set", *small, "--out", "out") == 0
+    assert "tuned" not in capsys.readouterr().err
+
+
 def test_tune_and_evaluate_what_was_tuned(capsys):
     grid = (
         "--grid",

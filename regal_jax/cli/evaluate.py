@@ -333,7 +333,16 @@ def _config(args: argparse.Namespace, **fixed: Any) -> "EvaluationConfig":
     document = _document(args, **fixed)
     if "graphs" not in document and document.get("suite", "regal") == "regal":
         raise ConfigError("--graphs: give the path of a set of graphs, of a corpus, or 'sample'")
-    return EvaluationConfig.from_document(document)
+    config = EvaluationConfig.from_document(document)
+    if getattr(args, "tuned", None):
+        from regal_jax.experiments.jobs import takes_tuned
+
+        if not takes_tuned(config):
+            raise ConfigError(
+                "--tuned: no method takes it; leave it out, or add tuned-brkga to the methods of the suite "
+                "regal or realistic"
+            )
+    return config
 
 
 def _check_reported(args: argparse.Namespace) -> None:

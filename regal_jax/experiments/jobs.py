@@ -36,7 +36,7 @@ from regal_jax.solvers import with_settings
 from regal_jax.solvers.sources import outside_sources
 from regal_jax.storage.stamps import file_stamp
 
-__all__ = ["REFERENCES", "Job", "Jobs", "make_jobs", "thousands"]
+__all__ = ["REFERENCES", "Job", "Jobs", "make_jobs", "takes_tuned", "thousands"]
 
 _REFUSALS: Final = (ConfigError, FormatError, ClusterError, MissingExtraError, OSError)
 """Errors that stop one method but not the evaluation."""
@@ -53,6 +53,7 @@ _FAITHFUL: Final = "regal-faithful"
 """The papers' policy."""
 _AUTO: Final = "auto"
 _BRKGA: Final = "brkga"
+_TUNED: Final = "tuned-brkga"
 _CONTROL: Final = "brkga-quick-start"
 """It has a curve, as policies do: its first stage is one evaluation at every budget."""
 _SLOW: Final = ("approximate-dp", "depth-first-dp")
@@ -174,6 +175,13 @@ def make_jobs(config: EvaluationConfig) -> Jobs:
     return Jobs(jobs, left_out)
 
 
+def takes_tuned(config: EvaluationConfig) -> bool:
+    """Whether a row needs `EvaluationConfig.tuned`."""
+    rows = {name: config.options.get(name, {}) for name in config.methods}
+    needs = [row for row, options in rows.items() if options.get("solver", row) == _TUNED]
+    return config.suite in ("regal", "realistic") and not all("file" in rows[row] for row in needs)
+
+
 def _twin(name: str, made: Mapping[str, "_Made"]) -> str | None:
     """An earlier row with the same untrained network, which those of one shape are."""
     controls = {other: m.identity for other, m in made.items() if m.control}
@@ -226,7 +234,7 @@ def _make(name: str, config: EvaluationConfig) -> _Made:
     row, name = name, options.pop("solver", name)
     if row != name:
         options.setdefault("name", row)
-    if name == "tuned-brkga":
+    if name == _TUNED:
         file = options.setdefault("file", config.tuned)
         if not file:
             raise ConfigError("needs tuned settings: make them with 'regal-jax tune' and give --tuned FILE")
