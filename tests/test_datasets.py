@@ -124,6 +124,7 @@ def test_a_chain_has_no_shape():
         ("ordering-layered", {"edge_density": "x"}, "edge_density: must be a number from 0 to 1, got 'x'"),
         ("ordering-layered", {"width_low": 0.6}, "width_low 0.6, width_high 0.5.*: widths must rise"),
         ("ordering-layered", {"unit_bytes": 0}, "unit_bytes: must be a whole number of at least 1"),
+        ("ordering-layered", {"unit_bytes": 2**62}, "unit_bytes: must be a whole number of at most"),
     ],
 )
 def test_bad_parameters_are_refused(family, parameters, message):

@@ -54,7 +54,7 @@ def test_engines_have_names():
     assert engine_of("ray:10.0.0.1:6379").address == "10.0.0.1:6379"
     mine = Inline()
     assert engine_of(mine) is mine
-    for wrong in ("rays", "ray:", "dask", 3):
+    for wrong in ("rays", "ray:", "dask", 3, RayEngine):
         with pytest.raises(ConfigError, match=r"^engine: .*'local'|^engine: .*use local, ray or ray:ADDRESS"):
             engine_of(wrong)
 
@@ -80,6 +80,8 @@ def test_ray_is_loaded_when_it_is_used(monkeypatch):
         RayEngine(cores=0)
     with pytest.raises(ConfigError, match="tries: "):
         RayEngine(tries=0)
+    with pytest.raises(ConfigError, match="address: give a str, got int"):
+        RayEngine(5)
 
 
 def test_an_address_is_checked_before_ray_tries_it():

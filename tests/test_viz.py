@@ -13,6 +13,7 @@ from regal_jax.errors import ConfigError, FormatError, PlanError
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.plan import Plan, decode_order
 from regal_jax.viz import (
+    check_picture,
     plot_entropies,
     plot_execution,
     plot_graph,
@@ -288,6 +289,12 @@ def test_legends_of_graphs_and_plans_fit_beside_the_picture():
     figure.canvas.draw()
     right = figure.axes[0].get_legend().get_window_extent().x1
     assert right <= figure.bbox.x1
+
+
+@pytest.mark.parametrize("suffix", ["pgf", "raw", "rgba"])
+def test_formats_that_are_no_files_of_pictures(suffix):
+    with pytest.raises(ConfigError, match=f"no picture is of kind '.{suffix}'"):
+        check_picture(f"x.{suffix}")
 
 
 def test_a_picture_that_cannot_be_drawn_replaces_none(tmp_path, monkeypatch):

@@ -23,6 +23,8 @@ __all__ = [
 MIXTURE_WEIGHTS: Final = (0.3, 0.3, 0.3, 0.1)
 MIXTURE_MEANS: Final = (0.5, 1.0, 3.0, 5.0)
 MIXTURE_STDS: Final = (0.5, 1.0, 1.0, 1.0)
+_MOST_UNIT: Final = 2**40
+"""Bytes. The sizes of a graph must add up to less than 2**63."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -184,7 +186,7 @@ def layered_graph(
     Args:
       rng: Generator, consumed.
       n: Number of ops, at least 1.
-      unit_bytes: Bytes per unit of cost; sizes are rounded to whole bytes, at least 1.
+      unit_bytes: Bytes per unit of cost, at most 2**40; sizes are rounded to whole bytes, at least 1.
       name: Name of the graph.
       **parameters: Parameters of `layered_topology`.
 
@@ -194,7 +196,7 @@ def layered_graph(
     References:
       Gagrani et al. 2022, appendix A, eqs. 15 and 16.
     """
-    check_whole("unit_bytes", unit_bytes, 1)
+    check_whole("unit_bytes", unit_bytes, 1, _MOST_UNIT)
     topology = layered_topology(rng, n, **parameters)
     layers = int(topology.layer[-1]) + 1
     costs = np.stack([memory_costs(rng, layers), memory_costs(rng, layers)])

@@ -38,7 +38,7 @@ def engine_of(given: Any) -> Engine | None:
         check_engine_name(given)
         kind, _, address = given.partition(":")
         return None if kind == "local" else RayEngine(address or None)
-    if isinstance(given, Engine):
+    if isinstance(given, Engine) and not isinstance(given, type):
         return given
     raise ConfigError(f"engine: give 'local', 'ray', 'ray:ADDRESS' or a RayEngine, got {reprlib.repr(given)}")
 

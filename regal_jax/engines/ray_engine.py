@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from regal_jax import errors
-from regal_jax.checks import check_whole
+from regal_jax.checks import check_kind, check_whole
 from regal_jax.engines.protocol import NO_LIMITS, Item, Message
 from regal_jax.engines.queue import Waiting
 from regal_jax.errors import ConfigError, MissingExtraError
@@ -43,7 +43,7 @@ class RayEngine:
       tries: Number of tries of an item whose worker dies.
 
     Raises:
-      ConfigError: A number is impossible.
+      ConfigError: A number is impossible, or the address is no text.
 
     Examples:
       >>> from regal_jax.engines import RayEngine
@@ -53,6 +53,8 @@ class RayEngine:
     """
 
     def __init__(self, address: str | None = None, *, cores: int = 1, tries: int = 3) -> None:
+        if address is not None:
+            check_kind("address", address, str)
         self.address = address
         self.cores = check_whole("cores", cores, 1)
         self.tries = check_whole("tries", tries, 1)

@@ -42,6 +42,8 @@ MOST_NAME: Final = 40
 _LEAST_WIDTH: Final = 1.0
 _MOST_WIDTH: Final = 200.0
 """Inches. In less, nothing is legible; more is more than a picture can have."""
+_OTHER_FORMATS: Final = {"pgf", "raw", "rgba"}
+"""Of matplotlib: one needs LaTeX, and the others are no files of pictures."""
 
 
 def time_scale(longest: float, time_unit: str) -> tuple[float, str]:
@@ -159,7 +161,7 @@ def picture_formats() -> frozenset[str]:
     """Suffixes, without the dot, of the files that `save` can write."""
     from matplotlib.figure import Figure
 
-    return frozenset(Figure().canvas.get_supported_filetypes())
+    return frozenset(Figure().canvas.get_supported_filetypes()) - _OTHER_FORMATS
 
 
 def check_picture(path: str | os.PathLike[str] | None) -> None:
