@@ -732,6 +732,10 @@ def wrong_plans():
             dataclasses.replace(good, provenance=None),  # pyright: ignore[reportArgumentType]
             "its provenance is a NoneType; give a dict, or none",
         ),
+        "set in provenance": (
+            dataclasses.replace(good, provenance={"ops": {1}}),
+            "returned a plan that is not valid: provenance.ops is of type set; use texts, numbers",
+        ),
     }
 
 
@@ -811,6 +815,20 @@ def test_a_plan_of_a_solver_is_replayed(name):
     if plan is not None:
         with pytest.raises(PlanError, match=f"searches: .*{message}"):
             optimize(GRAPH, TWO, method=Searches(plan), evaluations=10)
+
+
+@pytest.mark.parametrize(
+    ("said", "method"),
+    [({}, None), ({"method": [1]}, None), ({"method": "mine", "x": math.nan, "ops": np.int64(3)}, "mine")],
+)
+def test_the_provenance_of_a_plan_of_a_solver_can_be_saved(said, method):
+    plan = dataclasses.replace(run_heuristic("partition-dfs", GRAPH, TWO), provenance=said)
+    made = optimize(GRAPH, TWO, method=Made((plan,)))
+    assert made.provenance["method"] == (method or "made")
+    assert Plan.from_json(made.to_json()).provenance == dict(made.provenance)
+    found = optimize(GRAPH, TWO, method=Searches(plan), evaluations=10, warm_start=False)
+    assert found.provenance.get("found_by") == method
+    assert Plan.from_json(found.to_json()).provenance == dict(found.provenance)
 
 
 @pytest.mark.parametrize(

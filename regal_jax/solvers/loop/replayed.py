@@ -1,6 +1,7 @@
 """What solvers return and raise: plans are replayed before anybody sees them, errors name their place."""
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -9,6 +10,7 @@ import numpy as np
 from regal_jax.errors import PlanError, SolverError, is_ours
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan, check_graph, outcome
+from regal_jax.plan.plan import json_values
 from regal_jax.solvers.protocol import Solver
 from regal_jax.solvers.sources import is_of_package
 
@@ -40,10 +42,11 @@ def naming_errors(solver: Solver, graphs: Sequence[ComputationGraph]) -> Iterato
 def replayed(
     plan: Any, graph: ComputationGraph, cluster: Cluster, objective: Objective, solver: Solver
 ) -> Plan:
-    """``plan`` itself, if it is one for this problem and its exact replay gives its numbers.
+    """``plan``, if it is one for this problem and its exact replay gives its numbers.
 
-    All that a plan of a solver from outside of the package states is verified. Solvers of the package make
-    plans with `Plan.from_events`, whose makespan and peaks are compared.
+    All that a plan of a solver from outside of the package states is verified. Its provenance becomes values
+    of a file, with the name of the solver as method where it names none. Solvers of the package make plans
+    with `Plan.from_events`, whose makespan and peaks are compared; they stay as they are.
 
     Raises:
       PlanError: It is not; the message names the solver.
@@ -68,8 +71,12 @@ def replayed(
                 f"it states a makespan of {plan.makespan:g} and peaks of {plan.peak_memory.tolist()}, its "
                 f"replay gives {makespan:g} and {peaks.tolist()}; make plans with Plan.from_events"
             )
-        if not is_of_package(solver):
-            plan.verify(graph)
+        if is_of_package(solver):
+            return plan
+        plan.verify(graph)
+        said = json_values(dict(plan.provenance), "provenance")
     except PlanError as error:
         raise PlanError(f"{name}: returned a plan that is not valid: {error}") from None
-    return plan
+    method = said.get("method")
+    said["method"] = method if isinstance(method, str) else name
+    return dataclasses.replace(plan, provenance=said)
