@@ -47,11 +47,13 @@ from regal_jax.problem import make_problem
 from regal_jax.search import Status
 from regal_jax.solve import graph_keys
 from regal_jax.solvers import (
+    Agenda,
     Constructive,
     DeviceSolver,
     Entry,
     Guide,
     HostSolver,
+    HostStage,
     Instance,
     Solver,
     parse_settings,
@@ -65,6 +67,7 @@ from regal_jax.solvers.loop.turns import Turn, next_turn
 
 TWO = Cluster.uniform(2, transfer="blocking:latency=1,bandwidth=10")
 SMALL = Brkga(population=20, elites=4, mutants=3)
+HOST = HostStage(ListSearch())
 ONE = Cluster.uniform(1)
 OF_ORDERS = ("order-search", "approximate-dp", "depth-first-dp", "random-orders", "topoformer", "beam")
 OBJECTIVES = dict.fromkeys(("peak-search", *OF_ORDERS), Objective.PEAK_MEMORY)
@@ -503,6 +506,37 @@ def test_a_plan_can_be_saved_whatever_the_settings_of_its_solver(where, said, gr
 def test_the_provenance_of_a_plan_is_that_of_its_file(method, graph):
     plan = optimize(graph, TWO, method=method, objective="peak-memory", evaluations=20)
     assert Plan.from_json(plan.to_json()).provenance == dict(plan.provenance)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: Agenda((ListSearch(),)), r"Agenda: ListSearch\(.* is no stage; give a tuple of them"),
+        (lambda: Agenda(3), "Agenda: 3 is no stage"),
+        (lambda: Agenda((HOST, HOST), shares=(0.5,)), "Agenda: 1 shares for 2 stages; give one each"),
+        (lambda: Agenda((HOST, HOST), shares=(math.nan, 1)), "Agenda: a share is nan; give numbers above 0"),
+        (lambda: Agenda((HOST, HOST), shares=(-1, 1)), "Agenda: a share is -1"),
+        (lambda: Agenda((HOST, HOST), shares=(2, 1)), "Agenda: a share is 2"),
+        (lambda: Agenda((HOST,), shares=1), "Agenda: shares: give an Iterable, got int"),
+        (lambda: HostStage("list-search"), "HostStage: solver: give a HostSolver, got str"),
+        (lambda: HostStage(ListSearch(), contracts=1), "HostStage: contracts is 1; give true or false"),
+    ],
+)
+def test_stages_and_shares_are_checked(wrong, message):
+    with pytest.raises(ConfigError, match=message) as caught:
+        wrong()
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("method", ["alone", "stage"])
+def test_what_is_no_agenda_is_refused(method, graph):
+    class Wrong(Searches):
+        def agenda(self, objective, num_devices):
+            return None
+
+    made = Wrong() if method == "alone" else Portfolio(Wrong(), ListSearch())
+    with pytest.raises(ConfigError, match="searches: agenda returned a NoneType; return an Agenda"):
+        optimize(graph, TWO, method=made, evaluations=20)
 
 
 def test_stages_take_turns_by_what_pays():

@@ -1,11 +1,10 @@
 """Solvers that join others: `Portfolio`, and `Auto`, the one that is best on the development cases."""
 
 import dataclasses
-from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Any, ClassVar, Final
 
-from regal_jax.checks import check_kind, flag, real, shown
+from regal_jax.checks import flag
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import ListSearchConfig, PeakSearchConfig
@@ -15,7 +14,16 @@ from regal_jax.search import AnnealingConfig, BrkgaConfig
 from regal_jax.solve import Part
 from regal_jax.solvers.guide import Guide, PolicyLike
 from regal_jax.solvers.orders import OrderSearch
-from regal_jax.solvers.protocol import Agenda, DeviceSolver, DeviceStage, HostSolver, HostStage, Solver
+from regal_jax.solvers.protocol import (
+    Agenda,
+    DeviceSolver,
+    DeviceStage,
+    HostSolver,
+    HostStage,
+    Solver,
+    agenda_of,
+    checked_shares,
+)
 from regal_jax.solvers.searches import ListSearch, PeakSearch, settings_of
 
 __all__ = ["Auto", "Portfolio"]
@@ -61,8 +69,6 @@ class Portfolio(Solver):
 
     def __init__(self, *solvers: HostSolver | DeviceSolver, shares: Any = None) -> None:
         object.__setattr__(self, "solvers", solvers)
-        check_kind("Portfolio: shares", () if shares is None else shares, Iterable)
-        object.__setattr__(self, "shares", None if shares is None else tuple(shares))
         if not solvers:
             raise ConfigError(
                 "Portfolio: no solvers; give at least one, e.g. Portfolio(ListSearch(), Brkga())"
@@ -70,16 +76,7 @@ class Portfolio(Solver):
         for solver in solvers:
             if not isinstance(solver, (HostSolver, DeviceSolver)):
                 raise ConfigError(f"Portfolio: {solver!r} cannot be a stage; give searches, e.g. Brkga()")
-        if self.shares is None:
-            return
-        if len(self.shares) != len(solvers):
-            raise ConfigError(
-                f"Portfolio: {len(self.shares)} shares for {len(solvers)} solvers; give one each"
-            )
-        for share in self.shares:
-            if real(share, above=0, most=1) is None:
-                raise ConfigError(f"Portfolio: a share is {shown(share)}; give numbers above 0 and at most 1")
-        object.__setattr__(self, "shares", tuple(map(real, self.shares)))
+        object.__setattr__(self, "shares", checked_shares("Portfolio", shares, len(solvers), "solver"))
 
     @property
     def config(self) -> Any:
@@ -97,7 +94,7 @@ class Portfolio(Solver):
             if not solver.suits(objective, num_devices):
                 continue
             able = True
-            inner = solver.agenda(objective, num_devices).stages
+            inner = agenda_of(solver, objective, num_devices).stages
             stages += inner
             shares += [1.0 if self.shares is None else self.shares[i]] * len(inner)
         if not able:

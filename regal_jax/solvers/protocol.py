@@ -2,9 +2,10 @@
 
 import abc
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+from regal_jax.checks import check_kind, counted, flag, is_list, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import HostSearch
@@ -24,6 +25,8 @@ __all__ = [
     "HostStage",
     "Instance",
     "Solver",
+    "agenda_of",
+    "checked_shares",
 ]
 
 
@@ -210,10 +213,17 @@ class HostStage:
       solver: The solver whose search it runs.
       contracts: Whether the contracted graph (`regal_jax.contract`) is searched as well if it is much
         smaller.
+
+    Raises:
+      ConfigError: The solver is no `HostSolver`, or ``contracts`` is neither true nor false.
     """
 
     solver: HostSolver
     contracts: bool = False
+
+    def __post_init__(self) -> None:
+        check_kind("HostStage: solver", self.solver, HostSolver)
+        flag("HostStage", "contracts", self.contracts)
 
     @property
     def count(self) -> int:
@@ -251,10 +261,24 @@ class Agenda:
         all that is left, whatever its share. With ``None``, the first stage runs for as long as it improves
         the plan. Then each of the others gets a tenth of the budget as a probe. The first stage that improves
         the plan gets the rest; if none does, the rest goes to the first stage.
+
+    Raises:
+      ConfigError: A stage is neither a `HostStage` nor a `DeviceStage`, or shares are not one number in
+        (0, 1] for each stage.
     """
 
     stages: tuple[HostStage | DeviceStage, ...] = ()
     shares: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        stages = tuple(self.stages) if is_list(self.stages) else (self.stages,)
+        for stage in stages:
+            if not isinstance(stage, (HostStage, DeviceStage)):
+                raise ConfigError(
+                    f"Agenda: {shown(stage)} is no stage; give a tuple of them, as HostStage(ListSearch())"
+                )
+        object.__setattr__(self, "stages", stages)
+        object.__setattr__(self, "shares", checked_shares("Agenda", self.shares, len(stages), "stage"))
 
     def ahead(self, objective: Objective) -> list[Task]:
         """What another process may compile while heuristics run and the first stage begins on the host."""
@@ -276,3 +300,40 @@ class Agenda:
     def count(self) -> int:
         """Number of solvers in all stages."""
         return sum(stage.count for stage in self.stages)
+
+
+def agenda_of(solver: Solver, objective: Objective, num_devices: int) -> Agenda:
+    """The stages of a solver, which may be a user's own.
+
+    Raises:
+      ConfigError: As `Solver.agenda`, or it returned something else.
+    """
+    agenda = solver.agenda(objective, num_devices)
+    if not isinstance(agenda, Agenda):
+        raise ConfigError(f"{solver.name}: agenda returned a {type(agenda).__name__}; return an Agenda")
+    return agenda
+
+
+def checked_shares(owner: str, shares: Any, count: int, what: str) -> tuple[float, ...] | None:
+    """Shares of a budget as floats; ``None`` for ``None``.
+
+    Args:
+      owner: What has them, for messages.
+      shares: They may be invalid.
+      count: How many there must be.
+      what: The word for what gets one.
+
+    Raises:
+      ConfigError: They are no list, not as many as ``count``, or one is no number above 0 and at most 1.
+    """
+    if shares is None:
+        return None
+    check_kind(f"{owner}: shares", shares, Iterable)
+    shares = tuple(shares)
+    if len(shares) != count:
+        raise ConfigError(f"{owner}: {len(shares)} shares for {counted(count, what)}; give one each")
+    found = [real(share, above=0, most=1) for share in shares]
+    for share, number in zip(shares, found, strict=True):
+        if number is None:
+            raise ConfigError(f"{owner}: a share is {shown(share)}; give numbers above 0 and at most 1")
+    return tuple(number for number in found if number is not None)

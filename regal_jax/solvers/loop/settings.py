@@ -20,6 +20,7 @@ from regal_jax.search.config import MAX_EVALUATIONS
 from regal_jax.solvers import Agenda, Guide, Solver, solver, solver_names, with_settings
 from regal_jax.solvers.loop.earlier import WarmStarts, earlier_plans
 from regal_jax.solvers.loop.runs import MOST_RUNS
+from regal_jax.solvers.protocol import agenda_of
 
 if TYPE_CHECKING:
     from regal_jax.policies import Policy
@@ -212,9 +213,13 @@ class Settings:
         return self.key_words[-1] if self.seed is None else self.seed
 
     def agenda(self, num_devices: int) -> Agenda:
-        """The stages of the solver for a cluster with this number of devices."""
+        """The stages of the solver for a cluster with this number of devices.
+
+        Raises:
+          ConfigError: As `agenda_of`.
+        """
         if num_devices not in self._agendas:
-            self._agendas[num_devices] = self.solver.agenda(self.objective, num_devices)
+            self._agendas[num_devices] = agenda_of(self.solver, self.objective, num_devices)
         return self._agendas[num_devices]
 
     def guides(self, num_devices: int) -> list[Guide]:
