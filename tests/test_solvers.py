@@ -39,6 +39,7 @@ from regal_jax import (
 from regal_jax.cli import main
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning, PlanError, SolverError
+from regal_jax.examples import load_example
 from regal_jax.experiments import EvaluationConfig, report, run_evaluation
 from regal_jax.heuristics import HEURISTICS, HostSearch, PeakSearchConfig, list_scheduling, run_heuristic
 from regal_jax.plan import Objective, Plan, PlanStatus
@@ -863,6 +864,28 @@ def test_the_provenance_of_a_plan_of_a_solver_can_be_saved(said, method):
     found = optimize(GRAPH, TWO, method=Searches(plan), evaluations=10, warm_start=False)
     assert found.provenance.get("found_by") == method
     assert Plan.from_json(found.to_json()).provenance == dict(found.provenance)
+
+
+def test_a_plan_of_the_contracted_graph_is_replayed(monkeypatch):
+    graph, cluster = load_example("mlp"), Cluster.uniform(2, transfer="nvlink4")
+    other = Cluster.uniform(2, transfer="blocking")
+    of_small = {
+        "is for another cluster than that": lambda small: run_heuristic("heft", small, other),
+        "returned a str; return a Plan": lambda small: "plan",
+    }
+
+    class Contracts(Searches):
+        def agenda(self, objective, num_devices):
+            return Agenda((HostStage(self, contracts=True),))
+
+    for message, plan_of in of_small.items():
+
+        def plan(search, plan_of=plan_of):
+            return plan_of(search.graph) if search.graph.num_ops < graph.num_ops else None
+
+        monkeypatch.setattr(Stands, "plan", plan)
+        with pytest.raises(PlanError, match=f"searches: .*{message}"):
+            optimize(graph, cluster, method=Contracts(), evaluations=20, warm_start=False)
 
 
 @pytest.mark.parametrize(

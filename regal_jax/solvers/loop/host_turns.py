@@ -17,6 +17,7 @@ from regal_jax.solvers.loop import turns
 from regal_jax.solvers.loop.replayed import naming_errors, replayed
 from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.loop.turns import Turn
+from regal_jax.solvers.sources import is_of_package
 
 __all__ = ["HostRun", "Report", "begin_run", "instance_of"]
 
@@ -128,8 +129,15 @@ class HostRun:
     def _found(self, search: HostSearch) -> Plan | None:
         """The best plan of a search of the original graph so far."""
         found = search.plan()
-        objective = self._settings.objective
-        return None if found is None else replayed(found, *self._pair, objective, self._solver)
+        return None if found is None else self._replayed(found, self._pair[0])
+
+    def _raced(self, search: HostSearch, graph: ComputationGraph) -> Plan | None:
+        """The best plan of a search of one of two graphs so far; of our own, `Plan.from_events` is enough."""
+        found = search.plan()
+        return found if found is None or is_of_package(self._solver) else self._replayed(found, graph)
+
+    def _replayed(self, found: Any, graph: ComputationGraph) -> Plan:
+        return replayed(found, graph, self._pair[1], self._settings.objective, self._solver)
 
     def _race(
         self, contraction: Contraction, known: Sequence[Plan], evaluations: int, watch: "_Watch"
@@ -149,13 +157,13 @@ class HostRun:
         whole = self._begin(*self._pair, known)
 
         def expanded(search: HostSearch) -> Plan | None:
-            found = search.plan()
+            found = self._raced(search, small)
             return None if found is None else contraction.expand(found)
 
         watch.run(contracted, evaluations, turns.RACE, expanded)
         if watch.status is Status.BUDGET:
             watch.run(whole, evaluations, 2 * turns.RACE, self._found)
-        best, other = expanded(contracted), whole.plan()
+        best, other = expanded(contracted), self._raced(whole, self._pair[0])
         leads = best is not None and (other is None or best.sort_key <= other.sort_key)
         if watch.status is Status.BUDGET and leads:
             watch.run(contracted, evaluations, turns.most_steps(contracted=True), expanded)
