@@ -230,6 +230,24 @@ def test_what_is_known_is_what_passes_over_the_whole_schedule_find(
     assert not any(insertion._usage.added)
 
 
+def test_an_op_is_told_of_a_successor_that_has_moved_and_takes_as_long() -> None:
+    builder = GraphBuilder("ties")
+    builder.add_op("p", runtime=1.0, outputs=[10])
+    builder.add_op("m", runtime=0.0, inputs=["p:0"], outputs=[10])
+    for name, runtime in (("a", 100.0), ("b", 100.0), ("c", 1000.0)):
+        builder.add_op(name, runtime=runtime)
+    builder.add_op("s", runtime=50.0, inputs=["m:0"])
+    graph, cluster = builder.build(), Cluster.uniform(3, transfer="delay:latency=5s")
+    # Op m goes to the second device, where the time that is left from its start on is the same.
+    random = Given(0.0, 0.5, 0.0, 0.5, *[1.2 / graph.num_ops] * MOST_CANDIDATES)
+    schedule = np.array([0, 0, 0, 1, 2, 2]), np.arange(graph.num_ops)
+    insertion = begin(graph, cluster, schedule, random)
+    insertion.run(1, 1, -math.inf)
+    assert list(insertion._now.home) == [0, 1, 0, 1, 2, 2]
+    assert insertion._work.tail[1] == 100
+    assert insertion._work.tail[0] == 1 + 5 + 100
+
+
 @pytest.mark.parametrize("transfer", ["blocking:latency=2s", "delay:latency=2s"])
 def test_schedules_of_graphs_with_control_edges_are_those_of_the_replay(transfer: str) -> None:
     for seed in range(300):

@@ -107,7 +107,7 @@ Attributes:
   member: ``[N]``, 1 for ops that the move takes to another device.
   anchor: ``[N]``, the first op of the schedule that waits for such an op; -1 for none.
   moved: ``[N]``, these ops in their order.
-  stale: ``[N]``, zeros; 1 for ops that an earlier part of a pass has changed.
+  stale: ``[N]``, zeros; during a pass 1 for ops next to one whose time has changed.
   todo: ``[M]``, the events that are put in.
 """
 
