@@ -347,6 +347,9 @@ def test_arguments_that_name_no_processes(tmp_path, monkeypatch, capsys):
         ({"index": -1}, "process: is -1; give a whole number from 0"),
         ({"coordinator": "node0"}, "coordinator: is 'node0'; give HOST:PORT"),
         ({"coordinator": 3}, "coordinator: is 3; give HOST:PORT"),
+        ({"coordinator": ":29500"}, "coordinator: is ':29500'; give HOST:PORT"),
+        ({"coordinator": "node0:0"}, "coordinator: is 'node0:0'; give HOST:PORT"),
+        ({"coordinator": "node0:99999"}, "coordinator: is 'node0:99999'; give HOST:PORT"),
         ({"heartbeat": 0.5}, "heartbeat: is 0.5; give a number of seconds from 1"),
         ({"heartbeat": float("nan")}, "heartbeat: is nan; give a number of seconds from 1"),
     ):
@@ -356,6 +359,10 @@ def test_arguments_that_name_no_processes(tmp_path, monkeypatch, capsys):
         monkeypatch.setenv("JAX_NUM_PROCESSES", text)
         with pytest.raises(ConfigError, match=f"JAX_NUM_PROCESSES: is {shown}; give a whole number from 1"):
             join_processes()
+    monkeypatch.delenv("JAX_NUM_PROCESSES")
+    monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "garbage")
+    with pytest.raises(ConfigError, match="JAX_COORDINATOR_ADDRESS: is 'garbage'; give HOST:PORT"):
+        join_processes(count=1, index=0)
     toml = pathlib.Path(settings(tmp_path))
     assert main(["train", str(toml), "--out", str(tmp_path / "run"), "--process", "1"]) == 2
     assert "--process: is for several processes; add --distributed" in capsys.readouterr().err

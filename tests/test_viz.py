@@ -201,13 +201,41 @@ def test_the_history_of_the_incumbent(tmp_path):
 @pytest.mark.parametrize(
     "history",
     [None, 5, {}, {"evaluations": [1]}, {"evaluations": [1], "best": [1, 2]}, {"evaluations": [], "best": []},
-     {"evaluations": [1], "best": [None]}, {"evaluations": [[1]], "best": [[1]]},
+     {"evaluations": [1], "best": [None]}, {"evaluations": [0, float("nan")], "best": [2, 1]},
+     {"evaluations": [[1]], "best": [[1]]},
      {"evaluations": "ab", "best": "cd"}],
 )  # fmt: skip
 def test_plans_without_a_usable_history(history):
     plan = dataclasses.replace(worked_plan()[0], provenance={"history": history})
     with pytest.raises(PlanError, match="provenance"):
         plot_history(plan)
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (
+            lambda plan: plot_sizes({"a": [RECORD]}, dict.fromkeys("xyz", np.array([1, 2]))),
+            "degrees: has 3 of",
+        ),
+        (
+            lambda plan: plot_targets({"a": {"proxy": TEN, "t": [*TEN[1:], np.nan]}}),
+            "points: a: has a number",
+        ),
+        (
+            lambda plan: plot_training({"a": [(TEN, TEN[1:])]}, "y"),
+            "curves: a has steps and values of differ",
+        ),
+        (lambda plan: plot_execution(None, *np.zeros((2, 2), int), ONES, ONES), "plan: "),
+        (
+            lambda plan: plot_execution(plan, *np.full((2, 2), 7), ONES, ONES),
+            "device: has one that the plan la",
+        ),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(draw, message):
+    with pytest.raises(ConfigError, match=message):
+        draw(worked_plan()[0])
 
 
 def test_drawing_leaves_pyplot_alone():

@@ -17,6 +17,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from regal_jax.checks import is_number, shown, whole
+from regal_jax.engines.address import host_and_port
 from regal_jax.errors import ConfigError, ProcessLostError
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
 
 _T = TypeVar("_T")
 
+_COORDINATOR: Final = "JAX_COORDINATOR_ADDRESS"
+"""Environment variable with the address, which JAX reads."""
 _HEARTBEAT: Final = 30.0
 """Seconds without a sign of life after which a process counts as lost; JAX's own default is 100."""
 _INTERRUPTED: Final = "KeyboardInterrupt"
@@ -79,15 +82,17 @@ def join_processes(
     index = _whole("process", index, "index", 0)
     if count is not None and index is not None and index >= count:
         raise ConfigError(f"process: is {index} of {count}; number the processes from 0 to {count - 1}")
-    port = coordinator.rpartition(":")[2] if isinstance(coordinator, str) else ""
-    if coordinator is not None and not port.isdecimal():
-        raise ConfigError(f"coordinator: is {shown(coordinator)}; give HOST:PORT, such as node0:29500")
+    what, address = "coordinator", coordinator
+    if address is None:
+        what, address = _COORDINATOR, os.environ.get(_COORDINATOR) or None
+    if address is not None and not (isinstance(address, str) and host_and_port(address)):
+        raise ConfigError(f"{what}: is {shown(address)}; give HOST:PORT, such as node0:29500")
     if not is_number(heartbeat) or not 1 <= heartbeat < 1e6:
         raise ConfigError(f"heartbeat: is {shown(heartbeat)}; give a number of seconds from 1")
     # JAX's service replaces Python's handler of SIGTERM, which saves a checkpoint.
     jax.config.update("jax_enable_preemption_service", False)
     seconds = round(heartbeat)
-    complete = None not in (coordinator or os.environ.get("JAX_COORDINATOR_ADDRESS"), count, index)
+    complete = None not in (address, count, index)
     try:
         jax.distributed.initialize(
             coordinator,

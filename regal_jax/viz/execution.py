@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from regal_jax.errors import ConfigError
 from regal_jax.graph import TransferModel
 from regal_jax.graph.units import TIME_UNITS, format_time
 from regal_jax.plan import Plan
-from regal_jax.viz.axes import bare, check_width, save, short, time_scale
+from regal_jax.viz.axes import bare, check_drawn, save, short, time_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,14 +46,17 @@ def plot_execution(
       The figure; no global state of matplotlib is touched.
 
     Raises:
-      ConfigError: The width or the suffix is not allowed.
+      ConfigError: The first argument is no plan, a device is none of the plan's, or the width or the suffix
+        is not allowed.
     """
-    check_width(width)
+    check_drawn("plan", plan, Plan, width)
     from matplotlib.patches import Patch
 
     from regal_jax.viz.figure import PlanFigure
 
     d, line = plan.cluster.num_devices, plan.timeline
+    if not ((device >= 0) & (device < d)).all():
+        raise ConfigError(f"device: has one that the plan lacks; its devices are 0 to {d - 1}")
     figure = PlanFigure(figsize=(width, 2.4 + 0.9 * d), layout="constrained")
     above, below = figure.subplots(2, 1)
     scale = TIME_UNITS[plan.time_unit]

@@ -71,7 +71,8 @@ def _history(plan: Plan) -> tuple[np.ndarray, np.ndarray]:
     history = plan.provenance.get("history")
     try:
         evaluations, best = (np.array(history[k], dtype=np.float64) for k in ("evaluations", "best"))  # pyright: ignore
-        if evaluations.ndim == 1 and evaluations.shape == best.shape and np.isfinite(best).any():
+        lists = evaluations.ndim == 1 and evaluations.shape == best.shape
+        if lists and np.isfinite(evaluations).all() and np.isfinite(best).any():
             return evaluations, best
     except (TypeError, KeyError, ValueError, OverflowError):
         pass

@@ -19,6 +19,7 @@ _COLOURS: Final = (
     "#4e79a7", "#f1a340", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#bab0ac",
 )  # fmt: skip
 _BINS: Final = 30
+_MOST_DEGREES: Final = 2
 
 
 def plot_sizes(
@@ -33,7 +34,7 @@ def plot_sizes(
     Args:
       groups: Label -> records with ``ops``, ``edges``, ``depth`` and ``width``, such as
         `regal_jax.datasets.graph_record` makes. With more than 8 groups, some share a colour.
-      degrees: Label -> number of ops with 0, 1, 2, ... edges; not drawn by default.
+      degrees: Label -> number of ops with 0, 1, 2, ... edges, at most two; not drawn by default.
       path: File to save the figure in, if any; the suffix names the format.
       width: Width of the figure in inches.
 
@@ -41,7 +42,8 @@ def plot_sizes(
       The figure; no global state of matplotlib is touched.
 
     Raises:
-      ConfigError: No record at all, or the width or the suffix is not allowed.
+      ConfigError: No record at all, more than two labels of degrees, or the width or the suffix is not
+        allowed.
     """
     check_drawn("groups", groups, Mapping, width)
     from regal_jax.viz.figure import PlanFigure
@@ -49,6 +51,8 @@ def plot_sizes(
     total = sum(len(records) for records in groups.values())
     if not total:
         raise ConfigError("groups: there is no graph to draw; give at least one record")
+    if degrees is not None and len(degrees) > _MOST_DEGREES:
+        raise ConfigError(f"degrees: has {len(degrees)} of them; give at most {_MOST_DEGREES}")
     columns: list[tuple[str, Callable[[Mapping[str, Any]], float], bool]] = [
         ("ops", lambda r: r["ops"], True),
         ("depth", lambda r: r["depth"], True),

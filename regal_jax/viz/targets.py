@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import MOST_NAME, check_drawn, legend_of, save, scaled, short
+from regal_jax.viz.axes import MOST_NAME, check_drawn, check_finite, legend_of, save, scaled, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,8 +38,8 @@ def plot_targets(
       The figure; no global state of matplotlib is touched.
 
     Raises:
-      ConfigError: There is no source or no target, arrays differ in length, or the width or the suffix is not
-        allowed.
+      ConfigError: There is no source or no target, arrays differ in length, a number is not finite, or the
+        width or the suffix is not allowed.
 
     References:
       Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, Figure 2.
@@ -74,6 +74,8 @@ def _targets(points: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
             raise ConfigError(
                 f"points: {source} has arrays of different lengths; give one number per schedule"
             )
+        for values in columns.values():
+            check_finite(f"points: {source}", values)
     return [name for name in next(iter(points.values())) if name != _PROXY]
 
 

@@ -87,7 +87,8 @@ def plot_training(
       The figure.
 
     Raises:
-      ConfigError: There is no curve, one has no points, or the width or the suffix is not allowed.
+      ConfigError: There is no curve, one has no points or lists of different lengths, or the width or the
+        suffix is not allowed.
 
     References:
       Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, Figures 4 and 5.
@@ -97,6 +98,11 @@ def plot_training(
 
     if not curves or not all(runs and all(len(steps) for steps, _ in runs) for runs in curves.values()):
         raise ConfigError("curves: give at least one, with at least one point")
+    for name, runs in curves.items():
+        if any(np.shape(steps) != np.shape(values) for steps, values in runs):
+            raise ConfigError(
+                f"curves: {name} has steps and values of different lengths; give one value a step"
+            )
     figure = PlanFigure(figsize=(width, 0.6 * width), layout="constrained")
     ax = figure.subplots()
     drawn = []
