@@ -1,4 +1,4 @@
-"""Addresses of Ray clusters, checked before Ray tries them."""
+"""Addresses, and those of Ray clusters, which are checked before Ray tries them."""
 
 import os
 import socket
