@@ -47,7 +47,7 @@ mkdir -p families
 cd families
 regal-jax corpus build --out corpus --split test --sources keras-applications,keras-hub,flax --limit 40
 for suite in insertion-policy-links-2 insertion-policy-links-4 insertion-policy-limits-2 \
-    insertion-policy-limits-4 insertion-policy-limits-2-seconds cp-sat-minute cp-sat-minute-peak-memory; do
+    insertion-policy-limits-4 cp-sat-minute cp-sat-minute-peak-memory; do
     regal-jax evaluate --suite "$suite" --out "../results/$suite"
 done
 cd ..

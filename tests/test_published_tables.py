@@ -22,7 +22,6 @@ SUITES = (
     "devices-4",
     "devices-8",
     "insertion-policy-limits-2",
-    "insertion-policy-limits-2-seconds",
     "insertion-policy-limits-4",
     "insertion-policy-links-2",
     "insertion-policy-links-4",
