@@ -866,6 +866,66 @@ def test_the_provenance_of_a_plan_of_a_solver_can_be_saved(said, method):
     assert Plan.from_json(found.to_json()).provenance == dict(found.provenance)
 
 
+def states(evaluations=None, history=None, best=None, more=0):
+    """A `HostSolver` whose search states these numbers, and makes ``more`` evaluations than it is given."""
+
+    class States(Stands):
+        def run(self, evaluations_, ends=None, goal=-np.inf):
+            self.evaluations += evaluations_ + more
+            if evaluations is not None:
+                self.evaluations = evaluations
+            if history is not None:
+                self.history = history
+
+        @property
+        def best(self):
+            return super().best if best is None else best
+
+    class Begins(Searches):
+        def begin(self, instance):
+            return States(instance.graph, instance.cluster, instance.seed)
+
+    return Begins()
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"evaluations": "many"}, "states 'many' evaluations after 0; give a whole number"),
+        ({"evaluations": 2.5}, "states 2.5 evaluations after 0"),
+        ({"evaluations": -1}, "states -1 evaluations after 0"),
+        ({"more": 1}, "a run of its search made 11 evaluations; make at most the 10 that it is given"),
+        ({"history": None, "evaluations": True}, "states True evaluations"),
+        ({"history": 3}, "the history of its search is 3; leave it to improves"),
+        ({"history": [(11, 1.0)]}, r"has \(11, 1.0\) at 10 evaluations; leave it to improves"),
+        ({"history": [(3, 1.0), (2, 0.5)]}, r"has \(2, 0.5\) at 10 evaluations"),
+        ({"history": [(3, "short")]}, r"has \(3, 'short'\)"),
+        ({"history": [3]}, "has 3 at 10 evaluations"),
+        ({"history": [(3, 1e-9)]}, "states an objective of 1e-09, the best plan has"),
+        ({"best": 1e-9}, "states an objective of 1e-09, the best plan has"),
+        ({"best": 0.0}, "states an objective of 0.0, the best plan has"),
+        ({"best": "low"}, "states an objective of 'low', the best plan has"),
+        ({"best": math.nan}, "states an objective of nan, the best plan has"),
+    ],
+)
+@pytest.mark.parametrize("warm_start", [True, False])
+def test_what_a_search_states_is_checked(said, message, warm_start):
+    with pytest.raises(PlanError, match=f"searches: .*{message}") as caught:
+        optimize(GRAPH, TWO, method=states(**said), evaluations=10, warm_start=warm_start)
+    assert "\n" not in str(caught.value)
+
+
+def test_counts_of_a_search_become_those_of_a_file():
+    value = run_heuristic("heft", GRAPH, TWO).objective_value
+    history = ((np.int64(3), None), (np.int32(7), np.float64(value)))
+    made = optimize(GRAPH, TWO, method=states(np.int64(10), history), evaluations=10)
+    assert Plan.from_json(made.to_json()).provenance["evaluations"] == 10
+    # What it states beside a plan that does not fit the memory is an objective of no plan.
+    tight = Cluster.uniform(2, memory=1)
+    with pytest.raises(PlanError, match="the best plan has inf"):
+        optimize(GRAPH, tight, method=states(best=value), evaluations=10)
+
+
 def test_a_plan_of_the_contracted_graph_is_replayed(monkeypatch):
     graph, cluster = load_example("mlp"), Cluster.uniform(2, transfer="nvlink4")
     other = Cluster.uniform(2, transfer="blocking")

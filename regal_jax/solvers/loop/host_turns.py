@@ -14,7 +14,7 @@ from regal_jax.search import Status, status_of
 from regal_jax.solve import graph_identities
 from regal_jax.solvers import HostSolver, HostStage, Instance
 from regal_jax.solvers.loop import turns
-from regal_jax.solvers.loop.replayed import naming_errors, replayed
+from regal_jax.solvers.loop.replayed import check_claims, check_counts, naming_errors, replayed
 from regal_jax.solvers.loop.settings import Settings
 from regal_jax.solvers.loop.turns import Turn
 from regal_jax.solvers.sources import is_of_package
@@ -85,7 +85,7 @@ class HostRun:
         objective = self._settings.objective
         goal = rounded_up(lower_bound(*self._pair, objective), objective)
         goal = max(goal, self._settings.target or 0.0)
-        watch = _Watch(self._settings, known, goal, seconds, interrupted, report, plans)
+        watch = _Watch(self._settings, self._solver, known, goal, seconds, interrupted, report, plans)
         with counting() as work, naming_errors(self._solver, self._pair[:1]):
             turn = self._turn(known, evaluations, seconds, watch)
         return dataclasses.replace(turn, work=work)
@@ -179,6 +179,7 @@ class _Watch:
     def __init__(
         self,
         settings: Settings,
+        solver: HostSolver,
         known: Sequence[Plan],
         goal: float,
         seconds: float | None,
@@ -188,6 +189,7 @@ class _Watch:
     ) -> None:
         self.status = Status.BUDGET
         self._settings, self._goal, self._interrupted = settings, goal, interrupted
+        self._solver = solver
         self._report, self._plans = report, plans
         self._quiet = Deadline(_EVERY)
         self._deadline = Deadline(seconds)
@@ -195,7 +197,7 @@ class _Watch:
         self._whole = False
         self._least = known[0].objective_value if known and known[0].feasible else math.inf
         self._evaluations, self._best = [0], [self._least]
-        self._told = self._least
+        self._told = self._known = self._least
 
     def run(
         self,
@@ -216,16 +218,26 @@ class _Watch:
             return self._ends(search, before)
 
         if steps is None:
-            search.run(evaluations - self._spent, ends, self._goal)
+            self._run(search, evaluations - self._spent, ends)
             self._whole = True
         else:
             while self._steps < steps and self.status is Status.BUDGET:
                 self._steps += 1
                 last = turns.step_evaluations(evaluations, self._steps) - self._spent
-                search.run(last - (search.evaluations - before), ends, self._goal)
+                self._run(search, last - (search.evaluations - before), ends)
                 if not turns.pays(search, evaluations):
                     break
+        if not is_of_package(self._solver):
+            plan = found(search)
+            if plan is not None and plan.feasible:
+                self._known = min(self._known, plan.objective_value)
+            check_claims(search, self._solver, self._known)
         self._note(search, before)
+
+    def _run(self, search: HostSearch, evaluations: int, ends: Callable[[], bool]) -> None:
+        before = search.evaluations
+        search.run(evaluations, ends, self._goal)
+        check_counts(search, self._solver, before, evaluations)
 
     def _tell(
         self,

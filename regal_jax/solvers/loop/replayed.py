@@ -7,14 +7,16 @@ from typing import Any, Final
 
 import numpy as np
 
+from regal_jax.checks import counted, is_list, real, shown, whole
 from regal_jax.errors import PlanError, SolverError, is_ours
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.plan import Objective, Plan, check_graph, outcome
+from regal_jax.heuristics import HostSearch
+from regal_jax.plan import ROUNDING, Objective, Plan, check_graph, outcome
 from regal_jax.plan.plan import json_values
 from regal_jax.solvers.protocol import Solver
 from regal_jax.solvers.sources import is_of_package
 
-__all__ = ["naming_errors", "replayed"]
+__all__ = ["check_claims", "check_counts", "naming_errors", "replayed"]
 
 _OF_THE_SYSTEM: Final = (OSError, ImportError, MemoryError)
 """Errors that may not come again."""
@@ -80,3 +82,68 @@ def replayed(
     method = said.get("method")
     said["method"] = method if isinstance(method, str) else name
     return dataclasses.replace(plan, provenance=said)
+
+
+def check_counts(search: HostSearch, solver: Solver, before: int, budget: int) -> None:
+    """Checks what a search counts in a run, and makes it plain numbers.
+
+    Args:
+      search: The search. Those of solvers of the package are not checked.
+      solver: The solver that began it.
+      before: Its evaluations before the run.
+      budget: Evaluations that the run could spend.
+
+    Raises:
+      PlanError: Its evaluations are no whole number, have decreased or are too many, or an entry of its
+        history is no pair of a number of evaluations, in order, and an objective.
+    """
+    if is_of_package(solver):
+        return
+    name, given = solver.name, search.evaluations
+    count = whole(given, 0)
+    if count is None or count < before:
+        raise PlanError(
+            f"{name}: its search states {shown(given)} evaluations after {shown(before)}; give a whole "
+            "number to which run adds each candidate"
+        )
+    if count - before > max(0, budget):
+        raise PlanError(
+            f"{name}: a run of its search made {counted(count - before, 'evaluation')}; make at most the "
+            f"{max(0, budget):,} that it is given"
+        )
+    if not is_list(search.history):
+        raise PlanError(f"{name}: the history of its search is {shown(search.history)}; leave it to improves")
+    last, history = 0, list[tuple[int, float | None]]()
+    for entry in search.history:
+        done, value = entry if is_list(entry) and len(entry) == 2 else (None, None)
+        last, number = whole(done, last, count), real(value, infinite=True)
+        if last is None or (value is not None and number is None):
+            raise PlanError(
+                f"{name}: the history of its search has {shown(entry)} at {counted(count, 'evaluation')}; "
+                "leave it to improves, which adds (evaluations, objective)"
+            )
+        history.append((last, number))
+    search.evaluations, search.history = count, history
+
+
+def check_claims(search: HostSearch, solver: Solver, least: float) -> None:
+    """Checks that a search states no better objective than that of a known plan.
+
+    Args:
+      search: The search. Those of solvers of the package are not checked.
+      solver: The solver that began it.
+      least: The best objective of its plan and of the plans known before; infinite if none fits the memory.
+
+    Raises:
+      PlanError: It does.
+    """
+    if is_of_package(solver):
+        return
+    best = real(search.best, infinite=True)
+    stated = [value for value in (best, *(value for _, value in search.history)) if value is not None]
+    if best is None or min(stated) < least * (1 - ROUNDING):
+        value = search.best if best is None else min(stated)
+        raise PlanError(
+            f"{solver.name}: its search states an objective of {shown(value)}, the best plan has {least:g}; "
+            "give improves the values of plans that plan can return"
+        )
