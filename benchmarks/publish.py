@@ -4,6 +4,7 @@ A table of a document follows a comment that names its results::
 
     <!-- table: NAME [PART] -->           rows of the report of benchmarks/tables/NAME
     <!-- contrasts: NAME [NAME ...] -->   pairs of methods; with several names a column for each
+    <!-- seconds: NAME [NAME ...] -->     processor seconds of the first method of a pair over the other's
 
 Which columns and which pairs a document shows, and in which order, is said by the table that is there. What
 the results do not know, such as a column of the paper's figures, stays as it is.
@@ -45,7 +46,7 @@ TABLES: Final = ROOT / "benchmarks" / "tables"
 DOCUMENTS: Final = tuple(
     sorted(path for room in ("results", "ablations") for path in (ROOT / "docs" / room).glob("*.md"))
 )
-_MARK: Final = re.compile(r"<!-- (table|contrasts): ([^>]*?) -->\n+((?:\|.*\n?)+)")
+_MARK: Final = re.compile(r"<!-- (table|contrasts|seconds): ([^>]*?) -->\n+((?:\|.*\n?)+)")
 _INTERVAL: Final = re.compile(r" ?\[[^]]*\]")
 _SECTION: Final = re.compile(r"^## ([^(:]*)([(:]).*?\n\n(\|.*?)(?=\n\n|\Z)", re.DOTALL | re.MULTILINE)
 SUMMARY: Final = "summary.json"
@@ -155,9 +156,9 @@ def renewed(text: str, tables: pathlib.Path) -> str:
         kind, names, lines = match[1], match[2].split(), match[3].splitlines()
         mark = match[0][: match[0].index("|")]
         rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines]
-        renew = _contrasts(names, rows, pairs) if kind == "contrasts" else _rows(names, rows, found)
+        renew = _rows(names, rows, found) if kind == "table" else _contrasts(kind, names, rows, pairs)
         rule = ["---", *["---:"] * (len(rows[0]) - 1)]
-        if kind == "contrasts":
+        if kind != "table":
             rule[1] = "---"
         return mark + "".join("| " + " | ".join(cells) + " |\n" for cells in (rows[0], rule, *renew))
 
@@ -194,6 +195,7 @@ def _rows(
 
 
 def _contrasts(
+    kind: str,
     names: Sequence[str],
     rows: Sequence[Sequence[str]],
     pairs: Callable[[str], Mapping[tuple[str, str], Mapping[str, str]]],
@@ -206,14 +208,17 @@ def _contrasts(
             raise ConfigError(
                 f"the results of {' '.join(names)} have no '{method}' against '{against}'"
             ) from None
+        if kind == "seconds" or len(names) > 1:
+            shown = "seconds" if kind == "seconds" else "change"
+            new.append([method, against, *(each[shown] for each in found)])
+            continue
         columns = rows[0][2:]
-        unknown = [column for column in columns if len(names) == 1 and column not in found[0]]
+        unknown = [column for column in columns if column not in found[0]]
         if unknown:
             raise ConfigError(
                 f"contrasts of {names[0]}: there is no column '{unknown[0]}'; use {', '.join(found[0])}"
             )
-        cells = [each["change"] for each in found] if len(names) > 1 else [found[0][name] for name in columns]
-        new.append([method, against, *cells])
+        new.append([method, against, *(found[0][column] for column in columns)])
     return new
 
 
@@ -334,7 +339,9 @@ def _pairs(folder: pathlib.Path) -> dict[tuple[str, str], dict[str, str]]:
         if line["change_low"] > 0 or line["change_high"] < 0:
             change = f"**{change}**"
         graphs = f"{line['lower']}, {line['higher']}"
-        pairs[line["method"], line["against"]] = {"change": change, "lower, higher": graphs}
+        seconds = "" if line["seconds"] is None else f"{line['seconds']:.2f}"
+        cells = {"change": change, "lower, higher": graphs, "seconds": seconds}
+        pairs[line["method"], line["against"]] = cells
     return pairs
 
 

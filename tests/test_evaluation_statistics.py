@@ -352,6 +352,29 @@ def test_contrasts_are_what_one_computes_by_hand(made):
     assert float(regal["change_low"]) == pytest.approx(gap.low)
 
 
+def test_contrasts_have_processor_seconds_over_those_of_the_other(tmp_path):
+    jobs = [job("brkga", "table", 0), job("x", "table", 0), job("x", "table", 1), job("y", "table", 0)]
+    took = lambda *seconds: [{"value": 1.0, "processor_seconds": each} for each in seconds]
+    results = {
+        **column("brkga/table/0", [*took(1, 2, 4), {"error": "too large"}]),
+        # The mean of two seeds, and a graph that the other does not have.
+        **column("x/table/0", took(2, 1, 8, 100)),
+        **column("x/table/1", took(4, 3, 0, 100)),
+        **column("y/table/0", [1.0, 1.0, 1.0, 1.0]),
+    }
+    write(tmp_path / "out", jobs, results)
+    found = {
+        (line["method"], line["against"]): line for line in contrasts(report(tmp_path / "out").comparison)
+    }
+    assert found["X", "BRKGA"]["seconds"] == pytest.approx((3 + 2 + 4) / 7)
+    assert found["BRKGA", "X"]["seconds"] == pytest.approx(7 / 9)
+    assert found["Y", "X"]["seconds"] is None
+    with (tmp_path / "out" / "contrasts.csv").open() as file:
+        rows = {(row["method"], row["against"]): row["seconds"] for row in csv.DictReader(file)}
+    assert rows["Y", "X"] == ""
+    assert float(rows["X", "BRKGA"]) == pytest.approx(9 / 7)
+
+
 def test_names_cannot_break_a_table():
     head, rule, row = markdown_table(["method", "gap"], [["a|b", "1 %"]]).splitlines()
     assert (head, rule, row) == ("| method | gap |", "| --- | ---: |", "| a\\|b | 1 % |")

@@ -210,6 +210,18 @@ def test_a_table_without_results_is_refused(results, old, new, message):
         renewed(TEXT.replace(old, new), results.parent)
 
 
+def test_seconds_of_pairs_are_a_table_of_their_own(results):
+    lines = [json.loads(line) for line in (results / "results.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["processor_seconds"] = 2.0 if line["key"] == "a" else 3.0
+    (results / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    text = TEXT.replace("contrasts: mine mine", "seconds: mine mine")
+    assert "| Second | First | 1.50 | 1.50 |\n" in renewed(text, results.parent)
+    text = TEXT.replace("contrasts: mine mine", "contrasts: mine").replace("here | there", "change | seconds")
+    found = renewed(text, results.parent)
+    assert "| Second | First | **-25.00 % [-25.00, -25.00]** | 1.50 |\n" in found
+
+
 def test_the_command_checks_and_renews(results, tmp_path, monkeypatch, capsys):
     page = tmp_path / "page.md"
     page.write_text(TEXT)
