@@ -617,6 +617,31 @@ def test_gradients_of_changes_in_place_are_those_of_autograd():
         torch.testing.assert_close(dict(module.named_buffers()), dict(plain.named_buffers()))
 
 
+class Biased(nn.Module):
+    """Attention with a trained mask: its result has another layout where it is differentiated."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.bias = nn.Linear(8, 24), nn.Parameter(torch.randn(1, 2, 5, 5))
+
+    def forward(self, x):
+        q, k, v = self.layer(x).view(3, 5, 3, 2, 4).permute(2, 0, 3, 1, 4)
+        y = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=self.bias + self.bias)
+        return y.transpose(1, 2).contiguous().reshape(3, 5, -1)
+
+
+def test_a_view_is_copied_where_its_layout_is_another_under_gradients():
+    module, plain = twins(Biased)
+    x = torch.randn(3, 5, 8)
+    runs, _ = planned(module, (x,), form="gradient", loss=squares)
+    loss, gradients = runs(x)
+    wanted = squares(plain(x))
+    wanted.backward()
+    close(loss, wanted.detach())
+    for name, parameter in plain.named_parameters():
+        torch.testing.assert_close(gradients[name], parameter.grad)
+
+
 def test_what_has_no_gradient_in_pytorch_has_none_here():
     module, plain = twins(Stopped)
     x = torch.randn(3, 4, requires_grad=True)

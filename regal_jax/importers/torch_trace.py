@@ -362,6 +362,9 @@ def _differentiate(
 ) -> tuple[Any, Sequence[Any], list[Any]]:
     """The loss, a gradient for each parameter (`None`: it has none), and new values of buffers."""
     kinds = [spec.kind.name for spec in exported.graph_signature.output_specs]
+    # An op may have another layout where it is differentiated, so that what was a view has to be copied.
+    for node in exported.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
+        node.target = torch.ops.aten.reshape.default
     with torch.enable_grad():
         results = list(torch.fx.Interpreter(exported.graph_module).run(*given))
         user = [r for r, kind in zip(results, kinds, strict=True) if kind == "USER_OUTPUT"]
