@@ -354,7 +354,10 @@ def test_contrasts_are_what_one_computes_by_hand(made):
 
 def test_contrasts_have_processor_seconds_over_those_of_the_other(tmp_path):
     jobs = [job("brkga", "table", 0), job("x", "table", 0), job("x", "table", 1), job("y", "table", 0)]
-    took = lambda *seconds: [{"value": 1.0, "processor_seconds": each} for each in seconds]
+
+    def took(*seconds):
+        return [{"value": 1.0, "processor_seconds": each} for each in seconds]
+
     results = {
         **column("brkga/table/0", [*took(1, 2, 4), {"error": "too large"}]),
         # The mean of two seeds, and a graph that the other does not have.

@@ -11,8 +11,8 @@ __all__ = ["FIELDS", "contrasts"]
 
 _EQUAL: Final = 1e-3
 """Relative change up to which two objectives are not counted as different."""
-_ENDS: Final = ("", "_low", "_high")
-FIELDS: Final = ("method", "against", "graphs", *(f"change{end}" for end in _ENDS), "lower", "higher", "seconds")
+_CHANGES: Final = ("change", "change_low", "change_high")
+FIELDS: Final = ("method", "against", "graphs", *_CHANGES, "lower", "higher", "seconds")
 """Names of the fields of a record."""
 
 
@@ -23,8 +23,8 @@ def contrasts(comparison: Comparison, *, resamples: int = RESAMPLES) -> list[dic
     graphs on which plans of both fit the memory; ``change_low`` and ``change_high`` are the ends of its 95 %
     bootstrap interval. ``lower`` and ``higher`` count the graphs on which the objective of ``method`` is
     lower or higher by more than 0.1 %. ``seconds`` are the processor seconds of ``method`` over those of
-    ``against``, in sum over the graphs with results of both; ``None`` where they were not measured. Pairs without
-    graphs on which both fit are left out.
+    ``against``, in sum over the graphs with results of both; ``None`` where they were not measured. Pairs
+    without graphs on which both fit are left out.
 
     Args:
       comparison: Methods on the same graphs.
@@ -49,7 +49,7 @@ def _record(method: Row, against: Row, ratio: np.ndarray, change: Interval) -> d
         "method": method.title,
         "against": against.title,
         "graphs": int((~np.isnan(ratio)).sum()),
-        **{f"change{end}": value for end, value in zip(_ENDS, change, strict=True)},
+        **dict(zip(_CHANGES, change, strict=True)),
         "lower": int((ratio < 1 - _EQUAL).sum()),
         "higher": int((ratio > 1 + _EQUAL).sum()),
         "seconds": _share(method.processor, against.processor),
