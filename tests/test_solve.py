@@ -16,16 +16,12 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster
 from regal_jax.policies import (
     Policy,
-    action_table,
-    entropy,
-    make_inputs,
-    most_likely,
     sample_action,
 )
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.search import BrkgaConfig, Stopping
 from regal_jax.solve import graph_keys, keys_of, solve, solve_traced
-from regal_jax.solve.propose import action_entropy, propose, propose_orders
+from regal_jax.solve.propose import propose, propose_orders
 
 TWO = Cluster.uniform(2, transfer="blocking")
 CONFIG = four_bins(rounds=1, width=4)
@@ -107,25 +103,6 @@ def test_other_weights_act_otherwise_and_are_not_traced_again(graphs, problem, m
     nnx.update(policy, nnx.state(randomised(policy)))  # In place.
     assert (np.asarray(propose(policy, graphs, TWO, problem, keys).index) != before.index).any()
     assert len(traced) == 1
-
-
-def test_the_likeliest_action_needs_no_luck(graphs, problem, policy):
-    found = [
-        propose(policy, graphs, TWO, problem, graph_keys(jax.random.key(seed), graphs), likeliest=True)
-        for seed in (0, 1)
-    ]
-    inputs = make_inputs(graphs, TWO, problem.bucket, CONFIG)
-    for proposal in found:
-        np.testing.assert_array_equal(proposal.index, most_likely(policy(*inputs)))
-        np.testing.assert_array_equal(proposal.table[0], action_table(CONFIG))
-
-
-def test_entropy_is_that_of_the_logits(graphs, policy):
-    features, prior = make_inputs(graphs, TWO, None, CONFIG)
-    found = action_entropy(policy, features, prior)
-    np.testing.assert_allclose(found, entropy(policy(features, prior), features.node_mask), rtol=1e-5)
-    assert (found > 0).all()
-    assert (found < np.log(4)).all()
 
 
 def test_a_policy_for_other_devices(policy):

@@ -18,9 +18,7 @@ from regal_jax.policies import (
     Policy,
     Prior,
     action_table,
-    entropy,
     make_inputs,
-    most_likely,
     sample_action,
     to_proposal,
 )
@@ -28,7 +26,7 @@ from regal_jax.policies.actions import offset_around
 from regal_jax.problem import Problem
 from regal_jax.programs import program
 
-__all__ = ["action_entropy", "check_devices", "propose", "propose_orders"]
+__all__ = ["check_devices", "propose", "propose_orders"]
 
 _FOLD: Final = np.uint32(2**32 - 1)
 """The keys themselves are the search's."""
@@ -44,8 +42,6 @@ def propose(
     clusters: Cluster | Sequence[Cluster],
     problem: Problem,
     keys: jax.Array,
-    *,
-    likeliest: bool = False,
 ) -> Proposal:
     """The policy's proposal for the search of each graph.
 
@@ -56,7 +52,6 @@ def propose(
       problem: The problem of the same graphs and clusters.
       keys: ``[B]`` typed keys, those of the searches: the action is a sample, as in training, drawn with
         keys that are made from them.
-      likeliest: Take the most probable choices rather than a sample; ``keys`` are then ignored.
 
     Raises:
       ConfigError: A policy for another number of devices, or a problem of other graphs.
@@ -65,7 +60,7 @@ def propose(
     config = policy.config
     check_devices(policy, problem.num_devices)
     features, prior = make_inputs(graphs, clusters, problem.bucket, config)
-    return _propose(policy, features, prior, keys, _table(config), problem, likeliest)
+    return _propose(policy, features, prior, keys, _table(config), problem)
 
 
 def propose_orders(orders: Sequence[np.ndarray], problem: Problem) -> Proposal:
@@ -98,13 +93,8 @@ def check_devices(policy: Policy, num_devices: int) -> None:
         )
 
 
-def action_entropy(policy: Policy, features: GraphFeatures, prior: Prior) -> np.ndarray:
-    """``[B]`` entropy of the policy per choice, in nats (see `regal_jax.policies.entropy`)."""
-    return np.asarray(_entropy(policy, features, prior))
-
-
 # A module is a pytree; `nnx.split` at every call would take longer than the program does for a small graph.
-@program(static=(6,))
+@program()
 def _propose(
     policy: Policy,
     features: GraphFeatures,
@@ -112,16 +102,7 @@ def _propose(
     keys: jax.Array,
     table: jax.Array,
     problem: Problem,
-    likeliest: bool,
 ) -> Proposal:
     logits = policy(features, prior)
-    if likeliest:
-        action = most_likely(logits)
-    else:
-        action = sample_action(logits, jax.vmap(lambda key: jax.random.fold_in(key, _FOLD))(keys))
+    action = sample_action(logits, jax.vmap(lambda key: jax.random.fold_in(key, _FOLD))(keys))
     return to_proposal(policy.config, table, action, problem, prior)
-
-
-@program()
-def _entropy(policy: Policy, features: GraphFeatures, prior: Prior) -> jax.Array:
-    return entropy(policy(features, prior), features.node_mask)

@@ -153,7 +153,6 @@ class _Actions:
         self.actions: list[Segment | Move | Wait] = []
         self._plan, self._producer = plan, producer
         self._open: dict[int, Segment] = {}
-        self._segment_of: dict[int, Segment] = {}
         self._ordered: Segment | None = None
         self._there = set(there)
 
