@@ -23,28 +23,28 @@ def piece(size, *spans, fixed=False):
 
 
 def test_none_and_one():
-    assert pack_pieces([], ALIGNMENT).heap == 0
+    assert pack_pieces([]).heap == 0
     assert live_bytes([]) == 0
-    alone = pack_pieces([piece(100, (0, 3))], ALIGNMENT)
+    alone = pack_pieces([piece(100, (0, 3))])
     assert (alone.heap, alone.places) == (100, [(-1, 0)])
 
 
 def test_blocks_hold_what_fits_while_they_are_free():
     result = piece(200, (6, 9), fixed=True)
-    assert pack_pieces([result, piece(100, (0, 5)), piece(50, (1, 4))], ALIGNMENT).heap == 0
+    assert pack_pieces([result, piece(100, (0, 5)), piece(50, (1, 4))]).heap == 0
     # Alive together with the result, or too large for its memory.
-    assert pack_pieces([result, piece(100, (0, 6))], ALIGNMENT).heap == 100
-    assert pack_pieces([result, piece(201, (0, 5))], ALIGNMENT).heap == 201
+    assert pack_pieces([result, piece(100, (0, 6))]).heap == 100
+    assert pack_pieces([result, piece(201, (0, 5))]).heap == 201
     # Between two lives of what is in the block.
     argument = piece(128, (0, 2), (7, 9), fixed=True)
-    packed = pack_pieces([argument, piece(128, (3, 6))], ALIGNMENT)
+    packed = pack_pieces([argument, piece(128, (3, 6))])
     assert (packed.heap, packed.places) == (0, [(0, 0), (0, 0)])
 
 
 def test_the_highest_piece_is_moved():
     """Large pieces first leave a gap; the search closes it."""
     rows = [piece(128, (0, 1)), piece(192, (1, 2)), piece(64, (2, 3)), piece(256, (3, 4)), piece(128, (0, 2))]
-    assert pack_pieces(rows, ALIGNMENT).heap == live_bytes(rows) == 448
+    assert pack_pieces(rows).heap == live_bytes(rows) == 448
 
 
 pieces = st.lists(
@@ -69,7 +69,7 @@ pieces = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(pieces)
 def test_pieces_that_live_together_never_overlap(rows):
-    packed = pack_pieces(rows, ALIGNMENT)
+    packed = pack_pieces(rows)
     blocks = [row.size for row in rows if row.fixed]
     moments = range(40)
     live = [sum(r.size for r in rows if any(s <= m <= e for s, e in r.spans)) for m in moments]
@@ -95,7 +95,7 @@ def test_pieces_that_live_together_never_overlap(rows):
 @given(pieces, st.randoms(use_true_random=False))
 def test_each_piece_takes_the_smallest_gap(rows, random):
     """Compared with all addresses at which a piece could be placed, compiled and in Python."""
-    packer = hlo_pieces._Packer(rows, ALIGNMENT)
+    packer = hlo_pieces._Packer(rows)
     order = random.sample(packer.free, len(packer.free))
     address, heap = packer.pack(order)
     with pytest.MonkeyPatch.context() as patch:
@@ -129,7 +129,7 @@ def test_a_search_among_packings():
     sizes = (256, 192, 128, 320, 64, 192, 128, 256, 320, 64, 192, 128)
     lives = ((0, 3), (2, 5), (1, 2), (4, 7), (3, 8), (6, 9), (0, 6), (8, 9), (7, 9), (5, 5), (9, 9), (3, 4))
     rows = [piece(size, span) for size, span in zip(sizes, lives, strict=True)]
-    packer = hlo_pieces._Packer(rows, ALIGNMENT)
+    packer = hlo_pieces._Packer(rows)
     life = {i: last - first + 1 for i, (first, last) in enumerate(lives)}
     first = min(
         packer.pack(sorted(packer.free, key=key))[1]
@@ -139,7 +139,7 @@ def test_a_search_among_packings():
             lambda i: (-life[i], -sizes[i], i),
         )
     )
-    assert live_bytes(rows) <= pack_pieces(rows, ALIGNMENT).heap < first
+    assert live_bytes(rows) <= pack_pieces(rows).heap < first
 
 
 TEXT = """HloModule m, is_scheduled=true, input_output_alias={{ {{}}: (0, {{}}, may-alias) }}
@@ -180,7 +180,7 @@ def test_pieces_of_a_program_by_hand(more, last, names, arrays):
     rows = TempModel(dataclasses.replace(module, attributes={})).pieces({}, values)
     found = ["".join(sorted(values.maker[v].instruction.name for v in row.values)) for row in rows]
     assert sorted(found) == names  # `y` is not moved, and the fusion `b` is written over `a`.
-    assert pack_pieces(rows, ALIGNMENT).heap == arrays * 4096
+    assert pack_pieces(rows).heap == arrays * 4096
 
 
 CALL = """HloModule m, is_scheduled=true

@@ -13,7 +13,7 @@ from regal_jax.execution.xla.prediction import Predictor
 from regal_jax.execution.xla.program import OTHER_SCHEDULER, QUICK
 from regal_jax.execution.xla.schedule import Schedule
 from regal_jax.execution.xla.sequence import complete_orders, orders_of
-from regal_jax.importers.hlo_heap import Interval, heap_bytes
+from regal_jax.importers.hlo_heap import Interval, pack_heap
 from regal_jax.importers.hlo_temp import TempModel
 from regal_jax.importers.hlo_text import parse_module
 
@@ -211,14 +211,14 @@ def test_rules_by_hand(parts, arrays):
 
 
 def test_a_heap_by_hand():
-    assert heap_bytes([], 64) == 0
-    assert heap_bytes([Interval(0, 10, [(0, 5)])], 64) == 10
+    assert pack_heap([])[0] == 0
+    assert pack_heap([Interval(0, 10, [(0, 5)])])[0] == 10
     # By size: 128 + 60 bytes. By length of life: the second interval first, then both others after it.
     rows = [Interval(0, 100, [(0, 1)]), Interval(1, 60, [(1, 5)]), Interval(2, 90, [(2, 3)])]
-    assert heap_bytes(rows, 64) == 64 + 100
+    assert pack_heap(rows)[0] == 64 + 100
     # Between its two lives, the place of a buffer is free for another one.
     rows = [Interval(0, 64, [(0, 1), (4, 5)]), Interval(1, 64, [(2, 3)])]
-    assert heap_bytes(rows, 64) == 64
+    assert pack_heap(rows)[0] == 64
 
 
 def test_heaps_hold_all_that_lives_at_once():
@@ -234,10 +234,10 @@ def test_heaps_hold_all_that_lives_at_once():
         live = max(
             sum(r.size for r in rows if r.spans[0][0] <= moment <= r.spans[0][1]) for moment in range(45)
         )
-        assert live <= heap_bytes(rows, 64) <= sum(r.size for r in rows)
+        assert live <= pack_heap(rows)[0] <= sum(r.size for r in rows)
         # Buffers whose lives do not overlap share one place.
         apart = [Interval(i, r.size, [(2 * i, 2 * i + 1)]) for i, r in enumerate(rows)]
-        assert heap_bytes(apart, 64) == max(r.size for r in rows)
+        assert pack_heap(apart)[0] == max(r.size for r in rows)
 
 
 def test_small_heaps_are_those_of_all_first_fits():
@@ -250,7 +250,7 @@ def test_small_heaps_are_those_of_all_first_fits():
                 zip(rng.integers(1, 6, 5), rng.integers(0, 6, 5), rng.integers(0, 5, 5), strict=True)
             )
         ]
-        assert heap_bytes(rows, 64) >= min(map(_first_fit, itertools.permutations(rows)))
+        assert pack_heap(rows)[0] >= min(map(_first_fit, itertools.permutations(rows)))
 
 
 def _first_fit(rows):

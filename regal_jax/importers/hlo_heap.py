@@ -4,11 +4,14 @@ This module does not import JAX."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["Interval", "best_gap", "heap_bytes", "pack_heap"]
+__all__ = ["ALIGNMENT", "Interval", "best_gap", "pack_heap"]
+
+ALIGNMENT: Final = 64
+"""Bytes of which the offsets of buffers are multiples."""
 
 
 @dataclasses.dataclass(eq=False, slots=True)
@@ -26,20 +29,11 @@ class Interval:
     spans: list[tuple[int, int]]
 
 
-def heap_bytes(buffers: Sequence[Interval], alignment: int) -> int:
-    """Size of the heap; see `pack_heap`."""
-    return pack_heap(buffers, alignment)[0]
-
-
-def pack_heap(buffers: Sequence[Interval], alignment: int) -> tuple[int, dict[int, int]]:
+def pack_heap(buffers: Sequence[Interval]) -> tuple[int, dict[int, int]]:
     """Size of the heap, and the offset of each buffer by number: the smaller one of two packings.
 
     One packs large buffers first, the other packs buffers with long lifetimes first. Each buffer takes the
     smallest gap that is free during its lifetimes, or the end of the heap.
-
-    Args:
-      buffers: The buffers.
-      alignment: Places are rounded up to a multiple of this number of bytes.
 
     References:
       openxla/xla: heap_simulator, ``GlobalDecreasingSizeBestFitHeap``.
@@ -53,12 +47,10 @@ def pack_heap(buffers: Sequence[Interval], alignment: int) -> tuple[int, dict[in
         life = max(e for _, e in buffer.spans) - min(s for s, _ in buffer.spans)
         return -life, -buffer.size, buffer.number
 
-    return min((_pack(buffers, key, alignment) for key in (by_size, by_life)), key=lambda made: made[0])
+    return min((_pack(buffers, key) for key in (by_size, by_life)), key=lambda made: made[0])
 
 
-def _pack(
-    buffers: Sequence[Interval], key: Callable[[Interval], Any], alignment: int
-) -> tuple[int, dict[int, int]]:
+def _pack(buffers: Sequence[Interval], key: Callable[[Interval], Any]) -> tuple[int, dict[int, int]]:
     count = sum(len(buffer.spans) for buffer in buffers)
     starts, ends, tops, bottoms = (np.zeros(count, np.int64) for _ in range(4))
     offsets: dict[int, int] = {}
@@ -73,7 +65,7 @@ def _pack(
         offsets[buffer.number] = offset
         for first, last in buffer.spans:
             starts[placed], ends[placed], bottoms[placed] = first, last, offset
-            tops[placed] = -(-(offset + buffer.size) // alignment) * alignment
+            tops[placed] = -(-(offset + buffer.size) // ALIGNMENT) * ALIGNMENT
             placed += 1
     return top, offsets
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from regal_jax.importers.hlo_heap import ALIGNMENT
 from regal_jax.importers.hlo_lifetimes import Lifetime, inner_computations, one_kernel_calls
 from regal_jax.importers.hlo_packing import Packable, Placed, pack
 from regal_jax.importers.hlo_shapes import Array
@@ -232,17 +233,13 @@ def live_bytes(pieces: Sequence[Piece]) -> int:
     return most
 
 
-def pack_pieces(pieces: Sequence[Piece], alignment: int) -> Packing:
+def pack_pieces(pieces: Sequence[Piece]) -> Packing:
     """Packs pieces into the blocks of the fixed ones, and the rest into a heap as small as is found.
-
-    Args:
-      pieces: The pieces.
-      alignment: Bytes to a multiple of which places are rounded up.
 
     Raises:
       ValueError: Two fixed pieces are in one block at the same moment.
     """
-    packer = _Packer(pieces, alignment)
+    packer = _Packer(pieces)
     free = packer.free
     life = {i: sum(end - start + 1 for start, end in pieces[i].spans) for i in free}
     keys: tuple[Callable[[int], Any], ...] = (
@@ -281,14 +278,14 @@ def _moved(
 class _Packer:
     """Blocks and heap as one range of addresses, the heap last."""
 
-    def __init__(self, pieces: Sequence[Piece], alignment: int) -> None:
-        self.pieces, self.alignment = pieces, alignment
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        self.pieces = pieces
         self.fixed = [i for i, piece in enumerate(pieces) if piece.fixed]
         self.free = [i for i, piece in enumerate(pieces) if not piece.fixed]
         self.sizes = [pieces[i].size for i in self.fixed]
         self.bases = [0]
         for size in self.sizes:
-            self.bases.append(self.bases[-1] + self.up(size) + alignment)
+            self.bases.append(self.bases[-1] + self.up(size) + ALIGNMENT)
         self.heap = self.bases[-1]
         spans = [span for piece in pieces for span in piece.spans]
         rows = np.cumsum([0, *(len(piece.spans) for piece in pieces)])
@@ -300,7 +297,7 @@ class _Packer:
         self.given = for_loops(self.packable)
 
     def up(self, size: int) -> int:
-        return -(-size // self.alignment) * self.alignment
+        return -(-size // ALIGNMENT) * ALIGNMENT
 
     def _walls(self) -> np.ndarray:
         """``[4, W]``, start, end, bottom and top of what is fixed, and of what lies between two blocks."""
@@ -320,7 +317,7 @@ class _Packer:
         address = _lent(np.zeros(len(self.pieces), np.int64))
         top = loops(pack)(
             *(self.given, for_loops(np.array(order, np.int64)), Placed(*map(_lent, placed)), count),
-            *(self.alignment, address),
+            *(ALIGNMENT, address),
         )
         return [int(a) for a in address], max(int(top) - self.heap, 0)
 

@@ -7,9 +7,8 @@ donated arguments, and at which places of the heap the others are. This module d
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
 
-from regal_jax.importers.hlo_heap import Interval, heap_bytes, pack_heap
+from regal_jax.importers.hlo_heap import ALIGNMENT, Interval, pack_heap
 from regal_jax.importers.hlo_lifetimes import Lifetime, lifetimes, one_kernel_calls, step_lifetimes
 from regal_jax.importers.hlo_pieces import Piece, Place, make_pieces, movable_values
 from regal_jax.importers.hlo_shapes import Array
@@ -18,9 +17,6 @@ from regal_jax.importers.hlo_text import Computation, Module, names_in
 from regal_jax.importers.hlo_values import Node, Path, Values, in_place, read_values
 
 __all__ = ["TempModel", "can_share"]
-
-_ALIGNMENT: Final = 64
-"""Alignment in bytes of buffers in XLA's heap for CPUs."""
 
 
 class TempModel:
@@ -60,7 +56,7 @@ class TempModel:
         assignment = _Assignment(self._values, orders, self._can_share)
         heap = assignment.assign()
         # Only within the kernel of a call do values share a place that are not written over each other.
-        shared = pack_heap(heap, _ALIGNMENT)[1] if one_kernel_calls(values) else {}
+        shared = pack_heap(heap)[1] if one_kernel_calls(values) else {}
         places, chosen = assignment.places(shared), movable_values(values)
         where = {value: place for value, place in places.items() if value in chosen}
         return make_pieces(values, step_lifetimes(values, orders), where)
@@ -104,7 +100,7 @@ class _Assignment:
         self.group: dict[int, int] = {}  # Value in the heap -> the buffer in the heap that has it.
 
     def temp_bytes(self) -> int:
-        return self.total(heap_bytes(self.assign(), _ALIGNMENT))
+        return self.total(pack_heap(self.assign())[0])
 
     def assign(self) -> list[Interval]:
         """Fills the blocks.
@@ -134,7 +130,7 @@ class _Assignment:
                     kinds[front], kinds[back] = kinds[back], kinds[front]
         total = 0
         for size in kinds[back:]:
-            total = -(-total // _ALIGNMENT) * _ALIGNMENT + size
+            total = -(-total // ALIGNMENT) * ALIGNMENT + size
         return total
 
     def positions(self) -> dict[int, tuple[int, int]]:

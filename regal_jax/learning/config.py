@@ -15,11 +15,11 @@ from regal_jax.learning.settings import (
     MOST_RATE,
     SystemConfig,
     above_fields,
+    data_fields,
     least_fields,
     member_field,
-    path_field,
+    start_field,
     table_fields,
-    text_fields,
     whole_fields,
 )
 from regal_jax.plan import Objective
@@ -142,7 +142,7 @@ class DataConfig:
     noisy_copies: int = 0
 
     def __post_init__(self) -> None:
-        text_fields(self, "data", "train", "validation")
+        data_fields(self, "train", "validation")
         whole_fields(self, "data", train_limit=0, validation_limit=0, max_ops=0, noisy_copies=0)
         least_fields(self, "data", noise=0, min_parallelism=0)
         if self.noise > MOST_NOISE:
@@ -241,7 +241,7 @@ class TrainConfig(SystemConfig):
 
     def __post_init__(self) -> None:
         table_fields(self)
-        path_field(self, "start")
+        start_field(self)
         whole_fields(self, "", seed=0)
         if self.policy.objective is not self.task.objective:
             raise ConfigError(

@@ -23,12 +23,12 @@ __all__ = [
     "SystemConfig",
     "above_fields",
     "build",
+    "data_fields",
     "least_fields",
     "member_field",
-    "path_field",
     "plain",
+    "start_field",
     "table_fields",
-    "text_fields",
     "whole_fields",
 ]
 
@@ -182,19 +182,19 @@ def above_fields(config: Any, path: str, most: float = _MOST_FLOAT, **limits: fl
         object.__setattr__(config, field, number)
 
 
-def path_field(config: Any, field: str) -> None:
-    """Converts the field, the path of a file or an empty text, to a text."""
-    value = getattr(config, field)
+def start_field(config: Any) -> None:
+    """Converts ``start``, the path of a file or an empty text, to a text."""
+    value = config.start
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
-        raise ConfigError(f"{field}: is {shown(value)}; give the path of a file, or leave it out")
-    object.__setattr__(config, field, text)
+        raise ConfigError(f"start: is {shown(value)}; give the path of a file, or leave it out")
+    object.__setattr__(config, "start", text)
 
 
-def text_fields(config: Any, path: str, *fields: str) -> None:
-    """Converts the fields, each a text or a list of texts, to tuples; an empty text is an empty one."""
+def data_fields(config: Any, *fields: str) -> None:
+    """Converts fields of ``data``, texts or lists of texts, to tuples; an empty text is an empty tuple."""
     for field in fields:
-        object.__setattr__(config, field, _texts(getattr(config, field), _name(path, field)))
+        object.__setattr__(config, field, _texts(getattr(config, field), f"data.{field}"))
 
 
 def _texts(value: Any, where: str) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 from regal_jax.execution.xla.donation import alias_instructions
 from regal_jax.execution.xla.hook import text_of
 from regal_jax.execution.xla.module_proto import new_module
-from regal_jax.execution.xla.repacking import ALIGNMENT
 from regal_jax.execution.xla.sequence import Orders, orders_of
 from regal_jax.importers.hlo_pieces import Piece, live_bytes, pack_pieces
 from regal_jax.importers.hlo_temp import TempModel
@@ -63,7 +62,7 @@ class Predictor:
         """
         if self._values is None:
             return _tried(lambda: _given(self._ordered).temp_bytes(self._complete(orders)), otherwise)
-        packed = _tried(lambda: pack_pieces(self._pieces(orders), ALIGNMENT).heap, otherwise)
+        packed = _tried(lambda: pack_pieces(self._pieces(orders)).heap, otherwise)
         if self._values.donated:
             return packed
         return min(packed, _tried(lambda: _given(self._ordered).temp_bytes(orders), packed))

@@ -8,7 +8,7 @@ are free. `same_dataflow` checks each new assignment, independently of the lifet
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from regal_jax.importers.hlo_text import names_in, parse_module
 from regal_jax.importers.hlo_values import Node, Values, in_place, read_values
 
 __all__ = ["repack"]
-
-ALIGNMENT: Final = 64
-"""Bytes of which all offsets in blocks are multiples."""
 
 
 def repack(result: Any, text: str, alias: Any) -> None:
@@ -46,7 +43,7 @@ def repack(result: Any, text: str, alias: Any) -> None:
     life = step_lifetimes(values, {})
     try:
         pieces = make_pieces(values, life, before.where)
-        packing = pack_pieces(pieces, ALIGNMENT)
+        packing = pack_pieces(pieces)
     except ValueError as error:
         raise NotSupported(str(error)) from None
     if not alias.entries and packing.heap >= before.temporary_bytes:

@@ -14,11 +14,11 @@ from regal_jax.learning.settings import (
     MOST_RATE,
     SystemConfig,
     above_fields,
+    data_fields,
     least_fields,
     member_field,
-    path_field,
+    start_field,
     table_fields,
-    text_fields,
     whole_fields,
 )
 
@@ -95,7 +95,7 @@ class GflownetDataConfig:
     subgraph: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        text_fields(self, "data", "families", "train", "validation")
+        data_fields(self, "families", "train", "validation")
         if not self.families:
             raise ConfigError("data.families: is empty; give at least one family, or leave it out")
         for family in self.families:
@@ -238,7 +238,7 @@ class GflownetTrainConfig(SystemConfig):
 
     def __post_init__(self) -> None:
         table_fields(self)
-        path_field(self, "start")
+        start_field(self)
         whole_fields(self, "", seed=0)
         parts = {part: self.optimizer.loss is by for part, by in _NEEDED_BY.items()}
         object.__setattr__(self, "model", dataclasses.replace(self.model, **parts))

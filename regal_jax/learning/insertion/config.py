@@ -11,9 +11,9 @@ from regal_jax.heuristics import ListSearchConfig
 from regal_jax.learning.settings import (
     MOST,
     SystemConfig,
+    data_fields,
     least_fields,
     table_fields,
-    text_fields,
     whole_fields,
 )
 
@@ -54,7 +54,7 @@ class InsertionDataConfig:
     generated_transfer: tuple[str, ...] | str = ("blocking:latency=25us", "pcie4x16")
 
     def __post_init__(self) -> None:
-        text_fields(self, "data", "train", "validation", "transfer", "families", "generated_transfer")
+        data_fields(self, "train", "validation", "transfer", "families", "generated_transfer")
         whole_fields(self, "data", limit=0, validation_limit=0, max_ops=0, generated=0)
         for field, least, most in (("devices", 2, MAX_DEVICES), ("ops", 1, MOST)):
             given = getattr(self, field)

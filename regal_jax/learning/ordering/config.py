@@ -9,10 +9,10 @@ from regal_jax.learning.settings import (
     MOST_RATE,
     SystemConfig,
     above_fields,
+    data_fields,
     least_fields,
-    path_field,
+    start_field,
     table_fields,
-    text_fields,
     whole_fields,
 )
 from regal_jax.ordering import Decoder, TopoformerConfig
@@ -59,7 +59,7 @@ class OrderDataConfig:
                 "e.g. [500]"
             )
         object.__setattr__(self, "ops", tuple(sizes))
-        text_fields(self, "data", "train", "validation")
+        data_fields(self, "train", "validation")
         whole_fields(self, "data", validation_graphs=0 if self.validation else 1, limit=0, max_ops=0)
         least_fields(self, "data", share=0)
         if self.share > 1:
@@ -149,7 +149,7 @@ class OrderTrainConfig(SystemConfig):
 
     def __post_init__(self) -> None:
         table_fields(self)
-        path_field(self, "start")
+        start_field(self)
         whole_fields(self, "", seed=0)
         if self.optimizer.logit_norm and self.model.decoder is Decoder.AUTOREGRESSIVE:
             raise ConfigError(
