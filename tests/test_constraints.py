@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from brute_force import brute_force
 from importer_cases import graphs
 from strategies import instances
 
@@ -17,7 +18,6 @@ from regal_jax import Cluster, GraphBuilder, Plan, compare, from_jax, optimize, 
 from regal_jax.cli import main
 from regal_jax.errors import ConfigError, InfeasiblePlanWarning, PlanError
 from regal_jax.graph import constrain
-from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.plan import Objective, lower_bound
 
 TWO = Cluster.uniform(2, transfer="free")

@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+from brute_force import brute_force
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_loops import watched
@@ -25,7 +26,6 @@ from regal_jax.heuristics import (
     order_peak,
     run_heuristic,
 )
-from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.orders import bfs_order, dfs_order, lpmf_order
 from regal_jax.plan import Objective, Plan
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from brute_force import brute_force
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import instances
@@ -23,7 +24,6 @@ from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, MissingExtraError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph, GraphBuilder, TransferModel
 from regal_jax.heuristics import HEURISTICS, best_heuristic
-from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.exact import cp_sat, is_provable, prove
 from regal_jax.importers import save_graph
 from regal_jax.plan import Objective, Plan, adapt_plan, replay, transfer_event
@@ -468,8 +468,6 @@ def test_settings_are_checked_where_they_are_given(settings: dict[str, Any]) -> 
 
 def test_what_is_refused() -> None:
     graph = _layered(7, 0)
-    with pytest.raises(ConfigError, match="7 ops are too many, at most 6"):
-        brute_force(graph, Cluster.uniform(2, transfer="blocking"))
     with pytest.raises(ConfigError, match="supported with blocking transfers, not free"):
         cp_sat(graph, Cluster.uniform(2, transfer="free"), "peak-memory")
     with pytest.raises(ConfigError, match="time_limit"):

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from brute_force import brute_force
 from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,7 +32,6 @@ from regal_jax.encoding import (
 )
 from regal_jax.errors import ConfigError, PlanError
 from regal_jax.graph import Cluster, GraphBuilder
-from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.plan import replay
 from regal_jax.policies import Policy, PolicyConfig, save_policy

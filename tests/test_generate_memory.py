@@ -10,6 +10,7 @@ import chex
 import jax
 import numpy as np
 import pytest
+from brute_force import brute_force
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import instances
@@ -21,7 +22,6 @@ from regal_jax.datasets import generate
 from regal_jax.encoding import encode_schedule, preferences
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, GraphBuilder
-from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.plan import Objective, lower_bound, replay
 from regal_jax.problem import Bucket, make_problem
 from regal_jax.simulate import generate_schedules

@@ -7,6 +7,7 @@ import re
 import warnings
 
 import pytest
+from brute_force import brute_force
 from hypothesis import HealthCheck, given, settings
 from strategies import instances
 
@@ -15,7 +16,6 @@ from regal_jax.api import many
 from regal_jax.cli import main
 from regal_jax.datasets import generate
 from regal_jax.errors import InfeasiblePlanWarning, PlanError
-from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.importers import save_graph
 from regal_jax.plan import Plan, why_impossible
 from regal_jax.runtime.deadline import Deadline

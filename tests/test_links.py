@@ -10,6 +10,7 @@ import re
 import jax
 import numpy as np
 import pytest
+from brute_force import brute_force
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import random_graph, random_keys
@@ -30,7 +31,6 @@ from regal_jax.graph.cluster import MAX_LINKS
 from regal_jax.graph.links import link_name
 from regal_jax.graph.units import parse_bandwidth, parse_time
 from regal_jax.heuristics import best_heuristic, run_heuristic
-from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.exact import cp_sat
 from regal_jax.heuristics.heft import heft_schedule
 from regal_jax.heuristics.list_kernel import schedule

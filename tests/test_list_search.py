@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from brute_force import brute_force
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_loops import Items, as_items
@@ -23,7 +24,6 @@ from regal_jax.heuristics import (
     insertion_kernel,
     list_climb,
 )
-from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.list_kernel import schedule
 from regal_jax.heuristics.list_scheduling import (
     MEMORY_RULES,

@@ -4,11 +4,11 @@ import warnings
 
 import numpy as np
 import pytest
+from brute_force import brute_force
 from strategies import random_cluster, random_graph
 
 from regal_jax import Brkga, Cluster, GraphBuilder, optimize
 from regal_jax.errors import InfeasiblePlanWarning
-from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.exact import cp_sat
 
 # Small populations that restart: on a few ops, new starts find the optimum more often than long runs.

@@ -3,6 +3,7 @@
 import importlib
 
 import pytest
+from brute_force import brute_force
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import instances
@@ -10,7 +11,6 @@ from strategies import instances
 from regal_jax import Cluster, GraphBuilder
 from regal_jax.graph import ComputationGraph
 from regal_jax.heuristics import depth_first_dp
-from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.orders import random_order
 from regal_jax.plan import Objective, lower_bound, order_bound
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from brute_force import brute_force
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_loops import Items, as_items
@@ -31,7 +32,6 @@ from regal_jax.heuristics import (
     order_windows,
     run_heuristic,
 )
-from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.order_windows import Beginning, Profile
 from regal_jax.heuristics.orders import random_order
 from regal_jax.plan import Objective, Plan

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+from brute_force import brute_force
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from ordering_cases import (
@@ -22,7 +23,6 @@ from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, GraphBuilder
 from regal_jax.heuristics import approximate_dp as on_host
-from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.ordering import approximate_dp, beam, beam_search, greedy, log_prob, peaks
 from regal_jax.plan import Objective
 from regal_jax.problem import Bucket, make_problem

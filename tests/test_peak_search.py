@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import networkx as nx
 import numpy as np
 import pytest
+from brute_force import brute_force
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_loops import Items, as_items
@@ -21,7 +22,6 @@ from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError
 from regal_jax.graph import ComputationGraph, op_classes
 from regal_jax.heuristics import PeakSearchConfig, PeakSearchRun, heuristic_plans, peak_climb
-from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.peaks_kernel import penalise
 from regal_jax.plan import Objective
 from regal_jax.runtime import compiling, pointers

@@ -7,6 +7,7 @@ import math
 import jax
 import numpy as np
 import pytest
+from brute_force import brute_force
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import instances, random_keys
@@ -15,7 +16,6 @@ import regal_jax
 from regal_jax import Cluster, GraphBuilder, optimize
 from regal_jax.datasets import load_sample
 from regal_jax.errors import FormatError, GraphError, InfeasiblePlanWarning
-from regal_jax.heuristics.brute_force import brute_force
 from regal_jax.heuristics.exact import cp_sat
 from regal_jax.heuristics.list_scheduling import MEMORY_RULES, list_schedule
 from regal_jax.heuristics.orders import lpmf_order
