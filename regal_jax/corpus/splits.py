@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from regal_jax.datasets.candidates import SPLITS
+from regal_jax.graph.roots import root_of
 
 __all__ = ["SHARES", "Partition", "partition", "representatives", "roles"]
 
@@ -116,15 +117,8 @@ def _balanced(sizes: Mapping[str, int], given: Mapping[str, int]) -> dict[str, s
 def _groups(together: Sequence[set[str]]) -> dict[str, str]:
     """Family -> alphabetically first family of its connected group."""
     parent = {family: family for families in together for family in families}
-
-    def root(family: str) -> str:
-        while parent[family] != family:
-            parent[family] = parent[parent[family]]
-            family = parent[family]
-        return family
-
     for families in together:
-        roots = {root(family) for family in families}
+        roots = {root_of(parent, family) for family in families}
         for other in roots:
             parent[other] = min(roots)
-    return {family: root(family) for family in parent}
+    return {family: root_of(parent, family) for family in parent}

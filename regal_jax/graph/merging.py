@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from regal_jax.graph.computation_graph import ComputationGraph
+from regal_jax.graph.roots import root_of
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["ANCHOR_KINDS", "merge_labels"]
@@ -57,7 +58,7 @@ def merge_labels(
     merger.run()
     # Each set is named after its anchor, or after the op that runs longest.
     rank = np.lexsort((-np.arange(graph.num_ops), merger.work, merger.is_anchor))
-    root = np.array([merger.find(o) for o in range(graph.num_ops)], dtype=np.int64)
+    root = np.array([root_of(merger.parent, o) for o in range(graph.num_ops)], dtype=np.int64)
     leader = np.empty(graph.num_ops, dtype=np.int64)
     leader[root[rank]] = rank  # If an index occurs several times, NumPy keeps the last value.
     return leader[root]
@@ -114,12 +115,6 @@ class _Merger:
         # A lower bound on the makespan; the margin covers the rounding of sums in another order.
         self.limit = max(*ends, float(work.sum()) / devices, 0.0) * (1 + 1e-9)
         self.units = _Units(graph, self.light, self.anchor)
-
-    def find(self, o: int) -> int:
-        while self.parent[o] != o:
-            self.parent[o] = self.parent[self.parent[o]]
-            o = self.parent[o]
-        return o
 
     def run(self) -> None:
         """Applies the rules until none applies anywhere."""
@@ -208,7 +203,7 @@ class _Merger:
             if not self._linked(o, v):
                 continue
             for t in sorted(self.reads[v]):
-                u = self.find(int(self.graph.tensor_op[t]))
+                u = root_of(self.parent, int(self.graph.tensor_op[t]))
                 if (
                     u != o
                     and self.resident[u]
@@ -268,15 +263,9 @@ class _Units:
             if devices is not None:
                 self.allowed[leader] = frozenset(devices) if here is None else here & frozenset(devices)
 
-    def _find(self, o: int) -> int:
-        while self.parent[o] != o:
-            self.parent[o] = self.parent[self.parent[o]]
-            o = self.parent[o]
-        return o
-
     def same(self, u: int, v: int) -> bool:
         """Whether both are on the same device in every plan."""
-        a, b = self._find(u), self._find(v)
+        a, b = root_of(self.parent, u), root_of(self.parent, v)
         here = self.allowed[a]
         return a == b or (here is not None and len(here) == 1 and here == self.allowed[b])
 
@@ -285,7 +274,7 @@ class _Units:
 
         Merging ops of two colocation groups ties all ops of both groups together.
         """
-        a, b = self._find(u), self._find(v)
+        a, b = root_of(self.parent, u), root_of(self.parent, v)
         if a == b:
             return True
         if self.allowed[a] != self.allowed[b]:
@@ -295,7 +284,7 @@ class _Units:
         return self.light[a] + self.light[b] <= cap and not (self.anchors[a] and self.anchors[b])
 
     def join(self, u: int, v: int) -> None:
-        a, b = self._find(u), self._find(v)
+        a, b = root_of(self.parent, u), root_of(self.parent, v)
         if a == b:
             return
         self.parent[b] = a

@@ -6,6 +6,7 @@ import numpy as np
 
 from regal_jax.errors import GraphError
 from regal_jax.graph.computation_graph import ComputationGraph
+from regal_jax.graph.roots import root_of
 from regal_jax.runtime.interrupts import check_interrupt
 
 __all__ = ["Quotient", "quotient"]
@@ -162,13 +163,7 @@ def _constraints(
 ) -> tuple[tuple[str | None, ...], tuple[tuple[int, ...] | None, ...]]:
     """``[N']`` colocation groups and allowed devices."""
     count = int(op.max()) + 1
-    parent: dict[str, str] = {}
-
-    def find(group: str) -> str:
-        while parent.setdefault(group, group) != group:
-            group = parent[group]
-        return group
-
+    parent = {group: group for group in graph.colocation_group if group is not None}
     groups: list[str | None] = [None] * count
     allowed: list[set[int] | None] = [None] * count
     for o, i in enumerate(op.tolist()):
@@ -178,13 +173,13 @@ def _constraints(
             if mine is None:
                 groups[i] = group
             else:
-                parent[find(group)] = find(mine)
+                parent[root_of(parent, group)] = root_of(parent, mine)
         if devices is not None:
             here = allowed[i]
             allowed[i] = set(devices) if here is None else here & set(devices)
     if any(devices is not None and not devices for devices in allowed):
         raise GraphError(f"graph {graph.name!r}: ops to merge have no allowed device in common")
     return (
-        tuple(None if group is None else find(group) for group in groups),
+        tuple(None if group is None else root_of(parent, group) for group in groups),
         tuple(None if devices is None else tuple(sorted(devices)) for devices in allowed),
     )

@@ -10,6 +10,7 @@ from typing import Any, Final
 from regal_jax.checks import check_kind, real, shown
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
+from regal_jax.graph.roots import root_of
 from regal_jax.importers.files import PathLike, at_path, graph_name, read_text
 from regal_jax.importers.hlo_buffers import Buffer, Flow
 from regal_jax.importers.hlo_cost import Flops, computation_flops, instruction_flops, instruction_seconds
@@ -280,21 +281,15 @@ class _Assembly:
     def groups(self) -> dict[int, int]:
         """Op -> first op of its colocation group, for ops that share a device."""
         first: dict[int, int] = {}
-
-        def find(o: int) -> int:
-            while first.setdefault(o, o) != o:
-                first[o] = first[first[o]]
-                o = first[o]
-            return o
-
         for buffer, (maker, _) in self.made.items():
             # A copy elsewhere could be sent before a buffer is overwritten, so there must be none.
             touching = buffer.readers if buffer.writers else buffer.readers[:1]
             if buffer.writers or maker < len(self.numbers):
                 for step in touching:
-                    a, b = sorted((find(maker), find(self.base + step)))
+                    both = maker, self.base + step
+                    a, b = sorted(root_of(first, first.setdefault(o, o)) for o in both)
                     first[b] = a
-        return {o: find(o) for o in list(first)}
+        return {o: root_of(first, o) for o in first}
 
     def graph(self) -> ComputationGraph:
         flow, builder = self.flow, self.builder

@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from regal_jax.graph.roots import root_of
 from regal_jax.importers.hlo_shapes import Array, Shape
 from regal_jax.importers.hlo_sharing import aliases, callees, fused_updates
 from regal_jax.importers.hlo_text import Computation, Instruction, Module, names_in
@@ -298,15 +299,9 @@ def _merge(values: Values, callers: Callers) -> None:
     """Finds the values that must share a buffer."""
     first = list(range(len(values.maker)))
 
-    def find(value: int) -> int:
-        while first[value] != value:
-            first[value] = first[first[value]]
-            value = first[value]
-        return value
-
     def join(one: int | None, two: int | None) -> None:
         if one is not None and two is not None:
-            low, high = sorted((find(one), find(two)))
+            low, high = sorted((root_of(first, one), root_of(first, two)))
             first[high] = low
 
     for node in values.nodes:
@@ -329,7 +324,7 @@ def _merge(values: Values, callers: Callers) -> None:
         if number in parameters and inside in parameters[number].held and path in root.held:
             donated.add((number, inside))
             join(root.held[path], parameters[number].held[inside])
-    values.buffer = [find(value) for value in first]
+    values.buffer = [root_of(first, value) for value in first]
     values.live_out = frozenset(value for value in root.held.values() if value is not None)
     values.donated = frozenset(donated)
 
