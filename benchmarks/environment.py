@@ -6,11 +6,11 @@ import pathlib
 import platform
 import subprocess
 import sys
-from importlib import metadata
 from typing import Any, Final
 
 from regal_jax.errors import ConfigError
 from regal_jax.runtime.cores import CORES, available_cores
+from regal_jax.runtime.versions import version_of
 
 __all__ = ["ONE_CORE", "ROOT", "environment", "python"]
 
@@ -28,13 +28,6 @@ def _git(*args: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _cpu() -> str:
@@ -56,7 +49,7 @@ def environment() -> dict[str, Any]:
         "commit": _git("rev-parse", "HEAD"),
         "dirty": None if changes is None else bool(changes),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "versions": {"python": platform.python_version()} | {name: _version(name) for name in packages},
+        "versions": {"python": platform.python_version()} | {name: version_of(name) for name in packages},
         "hardware": {
             "cpu": _cpu(),
             "cores": available_cores(),

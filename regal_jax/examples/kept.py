@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import hashlib
-import importlib.metadata
 import json
 import pathlib
 from typing import Final
@@ -12,6 +11,7 @@ from regal_jax.examples.registry import load_example
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers.native import format_native, parse_native
 from regal_jax.programs.stored import own_folder
+from regal_jax.runtime.versions import version_of
 from regal_jax.storage.atomic import write_atomically
 from regal_jax.storage.compression import packed, unpacked
 from regal_jax.storage.reading import MAX_FILE_BYTES
@@ -39,7 +39,8 @@ def kept_example(name: str, *, profile: str = "h200") -> ComputationGraph:
     folder = own_folder()
     if folder is None:
         return load_example(name, profile=profile)
-    about = json.dumps([name, profile, _source(), *map(_version, _PACKAGES)])
+    versions = (version_of(package) or "none" for package in _PACKAGES)
+    about = json.dumps([name, profile, _source(), *versions])
     path = folder / f"example-{hashlib.sha256(about.encode()).hexdigest()[:24]}.json.gz"
     with contextlib.suppress(OSError, ValueError):  # Damaged graphs are made again.
         return parse_native(unpacked(path.read_bytes(), MAX_FILE_BYTES).decode())
@@ -58,10 +59,3 @@ def _source() -> str:
         for file in sorted((root / room).glob("**/*.py")):
             digest.update(file.read_bytes())
     return digest.hexdigest()
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"

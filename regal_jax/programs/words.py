@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import hashlib
-import importlib.metadata
 import pathlib
 import sys
 import types
@@ -12,6 +11,8 @@ from typing import Any, Final
 
 import jax
 import numpy as np
+
+from regal_jax.runtime.versions import version_of
 
 __all__ = ["UnnamedError", "module_word", "module_words", "source_word", "tree_word", "word"]
 
@@ -108,16 +109,9 @@ def source_word() -> str:
         digest.update(f"{path.relative_to(_FOLDER)}\0".encode())
         digest.update(path.read_bytes())
     for library in _LIBRARIES:
-        digest.update(f"{library} {_version(library)}\0".encode())
+        digest.update(f"{library} {version_of(library) or 'none'}\0".encode())
     digest.update(sys.version.encode())
     return digest.hexdigest()
-
-
-def _version(library: str) -> str:
-    try:
-        return importlib.metadata.version(library)
-    except importlib.metadata.PackageNotFoundError:
-        return "none"
 
 
 def module_words() -> dict[str, str]:

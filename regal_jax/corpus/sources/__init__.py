@@ -5,8 +5,9 @@ library at the top, so that a worker imports it once.
 """
 
 import dataclasses
-import importlib.metadata
 from typing import Final
+
+from regal_jax.runtime.versions import version_of
 
 __all__ = ["SOURCES", "Source"]
 
@@ -29,13 +30,7 @@ class Source:
 
     def versions(self) -> dict[str, str | None]:
         """The installed version of each package; ``None`` if it is absent."""
-        found: dict[str, str | None] = {}
-        for package in self.packages:
-            try:
-                found[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                found[package] = None
-        return found
+        return {package: version_of(package) for package in self.packages}
 
 
 SOURCES: Final[dict[str, Source]] = {
