@@ -13,11 +13,13 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import jax
 import safetensors
+from jax.sharding import Mesh
 
 from regal_jax.checks import shown
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.learning.checkpoint import Checkpoints
+from regal_jax.learning.mesh import everywhere
 from regal_jax.learning.processes import (
     any_process,
     exchanged,
@@ -45,7 +47,6 @@ __all__ = [
     "Ending",
     "begin_run",
     "folder_of_run",
-    "located_by_name",
     "progress_bar",
     "run_course",
     "run_identity",
@@ -91,20 +92,30 @@ class Cadence:
 
 
 class Course(abc.ABC, Generic[State]):
-    """The system that a run trains. All random numbers are functions of the step and the seed."""
+    """The system that a run trains. All random numbers are functions of the step and the seed.
+
+    Args:
+      config: The settings.
+      learner: Makes the first state and updates its weights.
+      mesh: The devices of the state.
+    """
+
+    def __init__(self, config: Any, learner: Any, mesh: Mesh) -> None:
+        self._config, self._learner, self._mesh = config, learner, mesh
 
     @property
-    @abc.abstractmethod
     def cadence(self) -> Cadence:
         """Intervals of the run."""
+        o = self._config.optimizer
+        return Cadence(o.steps, o.log_every, o.validate_every, o.checkpoint_every)
 
-    @abc.abstractmethod
     def init(self) -> State:
         """The state before the first step, a pytree whose ``step`` is an int32 scalar."""
+        return self._learner.init()
 
-    @abc.abstractmethod
     def place(self, state: State) -> State:
         """The state on the devices where `step` returns it, or its program would be compiled twice."""
+        return everywhere(state, self._mesh)
 
     @abc.abstractmethod
     def step(self, state: State, step: int) -> tuple[State, Mapping[str, float]]:
@@ -126,9 +137,9 @@ class Course(abc.ABC, Generic[State]):
           FormatError: The file is damaged.
         """
 
-    @abc.abstractmethod
     def document(self) -> Mapping[str, Any]:
         """The settings, as plain values."""
+        return _located_by_name(self._config.as_document())
 
     def program(self, step: int) -> int:
         """Number of the compiled program that the step runs; the first step of each program takes longer."""
@@ -378,7 +389,7 @@ def _differences(here: Any, there: Any, name: str = "") -> Iterator[str]:
         yield f"{name or 'config'} is {' here and '.join(values)} there"
 
 
-def located_by_name(document: Mapping[str, Any]) -> dict[str, Any]:
+def _located_by_name(document: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a run with paths reduced to names: the content of a set is hashed, its location is not."""
     data = {name: [pathlib.PurePath(path).name for path in document["data"][name]] for name in _SETS}
     start = pathlib.PurePath(document["start"]).name
@@ -404,7 +415,7 @@ def run_identity(
         hashlib.sha256("".join(g.content_hash for g in chosen).encode()).hexdigest()[:16]
         for chosen in (graphs, validation)
     ]
-    identity = {"config": located_by_name(document), "graphs": digests[0], "validation": digests[1]}
+    identity = {"config": _located_by_name(document), "graphs": digests[0], "validation": digests[1]}
     if document["start"]:
         file_stamp(document["start"], "start", "give a file of weights")
         identity["start"] = hashlib.sha256(pathlib.Path(document["start"]).read_bytes()).hexdigest()[:16]

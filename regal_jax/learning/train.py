@@ -16,10 +16,8 @@ from regal_jax.learning.config import DataConfig, TrainConfig
 from regal_jax.learning.loop import (
     COMPILING,
     WEIGHTS,
-    Cadence,
     Course,
     folder_of_run,
-    located_by_name,
     progress_bar,
     run_course,
     run_identity,
@@ -153,6 +151,9 @@ def _pools(config: TrainConfig, shares: Sequence[GraphShare]) -> list[list[PoolS
 class _Regal(Course[TrainState]):
     """The resources of a run; rebuilt after every restart."""
 
+    _config: TrainConfig
+    _learner: Learner
+
     def __init__(
         self,
         config: TrainConfig,
@@ -160,21 +161,10 @@ class _Regal(Course[TrainState]):
         pools: Sequence[list[SpreadPool]],
         mesh: Mesh,
     ) -> None:
-        self._config, self._learner, self._mesh = config, learner, mesh
+        super().__init__(config, learner, mesh)
         self._pools, self._validation = pools
         keys = jax.random.split(jax.random.key(config.seed))
         self._key, self._validation_key = everywhere(keys, mesh)
-
-    @property
-    def cadence(self) -> Cadence:
-        o = self._config.optimizer
-        return Cadence(o.steps, o.log_every, o.validate_every, o.checkpoint_every)
-
-    def init(self) -> TrainState:
-        return self._learner.init()
-
-    def place(self, state: TrainState) -> TrainState:
-        return everywhere(state, self._mesh)
 
     def program(self, step: int) -> int:
         """The pool that a step takes its batch from, in proportion to its number of graphs."""
@@ -196,9 +186,6 @@ class _Regal(Course[TrainState]):
 
     def load(self, path: pathlib.Path) -> Policy:
         return load_policy(path)
-
-    def document(self) -> Mapping[str, Any]:
-        return located_by_name(self._config.as_document())
 
 
 def _referenced(

@@ -25,10 +25,8 @@ from regal_jax.learning.gflownet.data import GflownetSource, chosen_sets
 from regal_jax.learning.gflownet.step import GflownetLearner, GflownetState, gflownet_step
 from regal_jax.learning.loop import (
     WEIGHTS,
-    Cadence,
     Course,
     folder_of_run,
-    located_by_name,
     run_course,
     run_identity,
 )
@@ -153,11 +151,13 @@ def train_gflownet(
 class _Schedules(Course[GflownetState]):
     """The resources of a run; rebuilt after every restart."""
 
+    _config: GflownetTrainConfig
+    _learner: GflownetLearner
+
     def __init__(
         self, config: GflownetTrainConfig, sets: Sequence[Sequence[ComputationGraph]], mesh: Mesh
     ) -> None:
-        self._config, self._mesh = config, mesh
-        self._learner = GflownetLearner(config)
+        super().__init__(config, GflownetLearner(config), mesh)
         self._source = GflownetSource(config.data, config.model.devices, config.seed, *sets)
         if config.start:
             self._learner.init()  # Report weights that do not fit before the folder is claimed.
@@ -170,17 +170,6 @@ class _Schedules(Course[GflownetState]):
 
     def __exit__(self, *_: object) -> None:
         self._ahead.close()
-
-    @property
-    def cadence(self) -> Cadence:
-        o = self._config.optimizer
-        return Cadence(o.steps, o.log_every, o.validate_every, o.checkpoint_every)
-
-    def init(self) -> GflownetState:
-        return self._learner.init()
-
-    def place(self, state: GflownetState) -> GflownetState:
-        return everywhere(state, self._mesh)
 
     def program(self, step: int) -> int:
         return self._source.size(step)
@@ -242,6 +231,3 @@ class _Schedules(Course[GflownetState]):
 
     def load(self, path: pathlib.Path) -> SchedulePolicy:
         return load_gflownet(path)
-
-    def document(self) -> Mapping[str, Any]:
-        return located_by_name(self._config.as_document())

@@ -18,7 +18,6 @@ from regal_jax.learning.loop import (
     Cadence,
     Course,
     folder_of_run,
-    located_by_name,
     run_course,
     run_identity,
 )
@@ -145,11 +144,13 @@ def train_orders(
 class _Orders(Course[OrderState]):
     """The resources of a run; rebuilt after every restart."""
 
+    _config: OrderTrainConfig
+    _learner: OrderLearner
+
     def __init__(
         self, config: OrderTrainConfig, sets: Sequence[Sequence[ComputationGraph]], mesh: Mesh
     ) -> None:
-        self._config, self._mesh = config, mesh
-        self._learner = OrderLearner(config)
+        super().__init__(config, OrderLearner(config), mesh)
         self._source = OrderSource(config.data, config.model, config.seed, *sets)
         if config.start:
             self._learner.init()  # Report weights that do not fit before the folder is claimed.
@@ -172,12 +173,6 @@ class _Orders(Course[OrderState]):
     def cadence(self) -> Cadence:
         o = self._config.optimizer
         return Cadence(o.steps, o.log_every, o.epoch, o.checkpoint_every)
-
-    def init(self) -> OrderState:
-        return self._learner.init()
-
-    def place(self, state: OrderState) -> OrderState:
-        return everywhere(state, self._mesh)
 
     def program(self, step: int) -> int:
         return self._source.pool(step)
@@ -224,6 +219,3 @@ class _Orders(Course[OrderState]):
 
     def load(self, path: pathlib.Path) -> Topoformer:
         return load_topoformer(path)
-
-    def document(self) -> Mapping[str, Any]:
-        return located_by_name(self._config.as_document())
