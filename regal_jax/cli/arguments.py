@@ -10,6 +10,7 @@ __all__ = [
     "OneLineParser",
     "Subparsers",
     "add_engine",
+    "add_out",
     "count",
     "dimension",
     "folder_name",
@@ -148,3 +149,14 @@ def add_engine(parser: argparse.ArgumentParser, verb: str) -> None:
         help=f"{verb}: local, this process (default); ray, a Ray cluster on this machine, or that of "
         "RAY_ADDRESS; ray:HOST:PORT, a cluster that runs (extra ray)",
     )
+
+
+def add_out(parser: argparse.ArgumentParser, said: str, *, metavar: str = "DIR") -> None:
+    """Adds ``--out``, the folder of the results, to a parser.
+
+    Args:
+      parser: The parser.
+      said: The help.
+      metavar: Name of the folder in the help.
+    """
+    parser.add_argument("--out", type=folder_name, metavar=metavar, required=True, help=said)

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from regal_jax.checks import counted
-from regal_jax.cli.arguments import Subparsers, add_engine, count, folder_name, seconds
+from regal_jax.cli.arguments import Subparsers, add_engine, add_out, count, seconds
 from regal_jax.cli.progress import progress_bars
 
 __all__ = ["add_corpus"]
@@ -188,13 +188,7 @@ def _add_build(actions: Subparsers) -> None:
         epilog=_BUILD_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    build.add_argument(
-        "--out",
-        type=folder_name,
-        metavar="DIR",
-        required=True,
-        help="folder of the corpus; created if missing",
-    )
+    add_out(build, "folder of the corpus; created if missing")
     build.add_argument(
         "--sources", metavar="NAMES", help="comma-separated (default: all whose packages are installed)"
     )
@@ -292,13 +286,7 @@ def _add_sample(actions: Subparsers) -> None:
         ),
     )
     sample.add_argument("folder", metavar="DIR", help="folder of the corpus")
-    sample.add_argument(
-        "--out",
-        type=folder_name,
-        metavar="FOLDER",
-        required=True,
-        help="folder of the sample; created if missing",
-    )
+    add_out(sample, "folder of the sample; created if missing", metavar="FOLDER")
     sample.add_argument("--graphs", type=count, default=60, metavar="N", help="at most N graphs (default 60)")
     sample.add_argument(
         "--max-bytes", default="2MB", metavar="SIZE", help="size of all files on disk (default 2MB)"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from regal_jax.checks import counted
 from regal_jax.cli import machine
-from regal_jax.cli.arguments import Subparsers, count, folder_name, seed
+from regal_jax.cli.arguments import Subparsers, add_out, count, seed
 from regal_jax.cli.progress import progress_bars
 from regal_jax.runtime.cores import available_cores
 
@@ -47,13 +47,7 @@ def add_dataset(subparsers: Subparsers) -> None:
         epilog=_BUILD_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    build.add_argument(
-        "--out",
-        type=folder_name,
-        metavar="DIR",
-        required=True,
-        help="a new folder, or one of a build to resume",
-    )
+    add_out(build, "a new folder, or one of a build to resume")
     for split, size in (("train", 10_000), ("validation", 1000), ("test", 1000)):
         build.add_argument(
             f"--{split}", type=_size, default=size, metavar="N", help=f"number of graphs (default {size})"

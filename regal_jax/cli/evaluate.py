@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from regal_jax.checks import counted, shown
 from regal_jax.cli import machine
-from regal_jax.cli.arguments import Subparsers, add_engine, count, folder_name, seconds, seed
+from regal_jax.cli.arguments import Subparsers, add_engine, add_out, count, seconds, seed
 from regal_jax.cli.progress import progress_bars
 from regal_jax.errors import InfeasiblePlanWarning
 from regal_jax.runtime.interrupts import interruptible
@@ -64,13 +64,7 @@ def add_evaluate(subparsers: Subparsers) -> None:
         epilog=_EVALUATE_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    evaluate.add_argument(
-        "--out",
-        type=folder_name,
-        metavar="DIR",
-        required=True,
-        help="a new folder, or one of a run to resume",
-    )
+    add_out(evaluate, "a new folder, or one of a run to resume")
     evaluate.add_argument(
         "--config", metavar="FILE", help="settings as TOML; command-line arguments override it"
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from regal_jax.checks import shown
 from regal_jax.cli import machine
-from regal_jax.cli.arguments import Subparsers, count, folder_name
+from regal_jax.cli.arguments import Subparsers, add_out, count
 from regal_jax.errors import ConfigError, FormatError, ProcessLostError
 from regal_jax.runtime.interrupts import interruptible
 from regal_jax.storage.documents import parse_toml, read_toml
@@ -64,13 +64,7 @@ def add_train(subparsers: Subparsers) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     train.add_argument("config", metavar="CONFIG.toml", help="the settings")
-    train.add_argument(
-        "--out",
-        type=folder_name,
-        metavar="DIR",
-        required=True,
-        help="a new folder, or one of a run to resume",
-    )
+    add_out(train, "a new folder, or one of a run to resume")
     train.add_argument(
         "--set",
         metavar="NAME=VALUE",
