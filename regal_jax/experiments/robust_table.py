@@ -53,7 +53,7 @@ _LISTED: Final = 6
 _SETS: Final = {"one": "One real graph", "synthetic": "Synthetic graphs", "real": "Real graphs"}
 _DIGITS: Final = {"proposed": 0, "ged": 1, "distinct": 1, "d_inv_squared": 1, "d_sen_squared": 1}
 _PAPER_COLUMNS: Final = {"d_inv": "d_inv_squared", "d_sen": "d_sen_squared"}
-"""Number of ops of the graphs of the paper's figures; see docs/design.md."""
+"""The paper's name of a field -> its name here."""
 
 
 def robust_fields(document: Mapping[str, Any], records: Records) -> list[dict[str, Any]]:
