@@ -28,6 +28,7 @@ __all__ = [
     "check_picture",
     "check_width",
     "decimal_ticks",
+    "figure_of",
     "legend_of",
     "picture_formats",
     "save",
@@ -157,6 +158,14 @@ def check_width(width: Any) -> None:
         )
 
 
+def figure_of(width: float, height: float) -> "Figure":
+    """An empty figure of this size in inches, which a notebook shows."""
+    # It imports matplotlib.
+    from regal_jax.viz.figure import PlanFigure
+
+    return PlanFigure(figsize=(width, height), layout="constrained")
+
+
 def picture_formats() -> frozenset[str]:
     """Suffixes, without the dot, of the files that `save` can write."""
     from matplotlib.figure import Figure
@@ -179,8 +188,8 @@ def check_picture(path: str | os.PathLike[str] | None) -> None:
         raise ConfigError(f"cannot draw {name!r}: no picture is of kind {suffix!r}; use .png, .pdf or .svg")
 
 
-def save(figure: "Figure", path: str | os.PathLike[str] | None) -> None:
-    """Writes ``figure`` to ``path``, if there is one, in the format that its suffix names.
+def save(figure: "Figure", path: str | os.PathLike[str] | None) -> "Figure":
+    """The figure, after it is written to ``path``, if there is one, in the format that its suffix names.
 
     Raises:
       ConfigError: As `check_picture`.
@@ -190,3 +199,4 @@ def save(figure: "Figure", path: str | os.PathLike[str] | None) -> None:
     if path is not None:
         with writing(path), replacing(path) as file:
             figure.savefig(file, dpi=150, format=Path(path).suffix[1:].lower())
+    return figure

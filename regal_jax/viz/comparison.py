@@ -12,6 +12,7 @@ from regal_jax.viz.axes import (
     check_drawn,
     check_finite,
     decimal_ticks,
+    figure_of,
     legend_of,
     save,
     scaled,
@@ -114,8 +115,6 @@ def _histograms(
 ) -> "Figure":
     """One panel per method; ``draw`` returns the note under its name."""
     check_drawn("plot", values, Mapping, width)
-    from regal_jax.viz.figure import PlanFigure
-
     known = {name: v[~np.isnan(v)] for name, v in values.items()}
     for name, v in known.items():
         check_finite(f"plot: {name}", v)
@@ -124,7 +123,7 @@ def _histograms(
         raise ConfigError(f"plot: no result of {empty or 'any method'} to draw; leave it out")
     across = min(_ACROSS, len(known))
     down = -(-len(known) // across)
-    figure = PlanFigure(figsize=(max(width * across / _ACROSS, 5.0), 0.4 + 2.8 * down), layout="constrained")
+    figure = figure_of(max(width * across / _ACROSS, 5.0), 0.4 + 2.8 * down)
     axes = figure.subplots(down, across, squeeze=False)
     for ax, (name, v) in zip(axes.flat, known.items(), strict=False):
         note = draw(ax, v)
@@ -134,8 +133,7 @@ def _histograms(
         _clean(ax)
     for ax in list(axes.flat)[len(known) :]:
         ax.set_visible(False)
-    save(figure, path)
-    return figure
+    return save(figure, path)
 
 
 def plot_limits(
@@ -160,11 +158,9 @@ def plot_limits(
       ConfigError: No curve, or the width or the suffix is not allowed.
     """
     check_drawn("curves", curves, Mapping, width)
-    from regal_jax.viz.figure import PlanFigure
-
     if not curves or not all(curves.values()):
         raise ConfigError("curves: give at least one, with at least one point")
-    figure = PlanFigure(figsize=(width, 0.6 * width), layout="constrained")
+    figure = figure_of(width, 0.6 * width)
     ax = figure.subplots()
     drawn = []
     for i, (name, curve) in enumerate(curves.items()):
@@ -186,8 +182,7 @@ def plot_limits(
     ax.set_ylabel(f"mean improvement over {short(reference, MOST_NAME)} (%)", parse_math=False)
     legend_of(ax, drawn, fontsize=9)
     _clean(ax, counts=False)
-    save(figure, path)
-    return figure
+    return save(figure, path)
 
 
 def plot_rounds(
@@ -210,11 +205,9 @@ def plot_rounds(
       ConfigError: No run, or the width or the suffix is not allowed.
     """
     check_drawn("validation", validation, Mapping, width)
-    from regal_jax.viz.figure import PlanFigure
-
     if not validation or not all(validation.values()):
         raise ConfigError("validation: give at least one run for each T")
-    figure = PlanFigure(figsize=(width, 0.65 * width), layout="constrained")
+    figure = figure_of(width, 0.65 * width)
     ax = figure.subplots()
     for t, runs in validation.items():
         ax.plot([t] * len(runs), 100 * np.array(runs), ".", color="#bab0ac", ms=7)
@@ -225,8 +218,7 @@ def plot_rounds(
     ax.set_xlabel("rounds of message passing T")
     ax.set_ylabel("best validation improvement (%)")
     _clean(ax, counts=False)
-    save(figure, path)
-    return figure
+    return save(figure, path)
 
 
 def plot_seconds(
@@ -246,14 +238,12 @@ def plot_seconds(
       ConfigError: No method, one without any result, or the width or the suffix is not allowed.
     """
     check_drawn("seconds", seconds, Mapping, width)
-    from regal_jax.viz.figure import PlanFigure
-
     known = {name: np.maximum(v[~np.isnan(v)], 1e-6) for name, v in seconds.items()}
     if not known or not all(v.size for v in known.values()):
         raise ConfigError("seconds: give at least one method with at least one result")
     for name, v in known.items():
         check_finite(f"seconds: {name}", v)
-    figure = PlanFigure(figsize=(width, 0.9 + 0.32 * len(known)), layout="constrained")
+    figure = figure_of(width, 0.9 + 0.32 * len(known))
     ax = figure.subplots()
     low, middle, high = np.array([np.quantile(v, (0.1, 0.5, 0.9)) for v in known.values()]).T
     at = np.arange(len(known))
@@ -265,8 +255,7 @@ def plot_seconds(
     decimal_ticks(ax.xaxis)
     ax.set_xlabel("seconds per graph (median, 10 % to 90 %)")
     scaled(ax, "x")
-    save(figure, path)
-    return figure
+    return save(figure, path)
 
 
 def plot_quality(
@@ -290,11 +279,9 @@ def plot_quality(
       ConfigError: No method, or the width or the suffix is not allowed.
     """
     check_drawn("points", points, Mapping, width)
-    from regal_jax.viz.figure import PlanFigure
-
     if not points or not all(points.values()):
         raise ConfigError("quality: give at least one method with at least one result")
-    figure = PlanFigure(figsize=(width, 0.62 * width), layout="constrained")
+    figure = figure_of(width, 0.62 * width)
     ax = figure.subplots()
     drawn = []
     for number, (name, line) in enumerate(points.items()):
@@ -314,8 +301,7 @@ def plot_quality(
     ax.set_xlabel("seconds per graph (median)")
     ax.set_ylabel("gap from best known, % (95 % interval)")
     scaled(ax, "x")
-    save(figure, path)
-    return figure
+    return save(figure, path)
 
 
 def _clean(ax: "Axes", *, counts: bool = True) -> None:

@@ -9,7 +9,7 @@ from regal_jax.errors import ConfigError
 from regal_jax.graph import TransferModel
 from regal_jax.graph.units import TIME_UNITS, format_time
 from regal_jax.plan import Plan
-from regal_jax.viz.axes import bare, check_drawn, save, short, time_scale
+from regal_jax.viz.axes import bare, check_drawn, figure_of, save, short, time_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,12 +52,10 @@ def plot_execution(
     check_drawn("plan", plan, Plan, width)
     from matplotlib.patches import Patch
 
-    from regal_jax.viz.figure import PlanFigure
-
     d, line = plan.cluster.num_devices, plan.timeline
     if not ((device >= 0) & (device < d)).all():
         raise ConfigError(f"device: has one that the plan lacks; its devices are 0 to {d - 1}")
-    figure = PlanFigure(figsize=(width, 2.4 + 0.9 * d), layout="constrained")
+    figure = figure_of(width, 2.4 + 0.9 * d)
     above, below = figure.subplots(2, 1)
     scale = TIME_UNITS[plan.time_unit]
     sends = line.port >= 0
@@ -74,8 +72,7 @@ def plot_execution(
         handles=patches, loc="lower right", bbox_to_anchor=(1, 1.0), ncols=2, frameon=False, fontsize=8
     )
     figure.suptitle(short(plan.graph_name, 60), x=0.012, ha="left", fontsize=11, color=_INK, parse_math=False)
-    save(figure, path)
-    return figure
+    return save(figure, path)
 
 
 def _bars(

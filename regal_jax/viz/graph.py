@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from regal_jax.graph import ComputationGraph
-from regal_jax.viz.axes import bare, byte_scale, check_drawn, save, scaled, short, time_scale, write_labels
+from regal_jax.viz.axes import (
+    bare,
+    byte_scale,
+    check_drawn,
+    figure_of,
+    save,
+    scaled,
+    short,
+    time_scale,
+    write_labels,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,23 +54,20 @@ def plot_graph(
     Raises:
       ConfigError: This is no graph, or the width or the suffix is not allowed.
     """
-    from regal_jax.viz.figure import PlanFigure
-
     check_drawn("graph", graph, ComputationGraph, width)
     level = _levels(graph)
     if graph.num_ops <= _MOST_OPS:
         tallest = int(np.bincount(level).max())
-        figure = PlanFigure(figsize=(width, 1.2 + 0.45 * tallest), layout="constrained")
+        figure = figure_of(width, 1.2 + 0.45 * tallest)
         _draw_ops(figure.subplots(), graph, level)
     else:
-        figure = PlanFigure(figsize=(width, 0.55 * width), layout="constrained")
+        figure = figure_of(width, 0.55 * width)
         axes = figure.subplots(2, 2).ravel()
         _draw_levels(axes[:2], graph, level)
         _draw_kinds(axes[2:], graph)
     counts = str(graph).removeprefix(f"graph {graph.name!r}")
     figure.suptitle(f"graph {short(graph.name, 60)!r}{counts}", fontsize=9, parse_math=False)
-    save(figure, path)
-    return figure
+    return save(figure, path)
 
 
 def _work(graph: ComputationGraph) -> np.ndarray:

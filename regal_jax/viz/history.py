@@ -8,7 +8,7 @@ import numpy as np
 from regal_jax.errors import PlanError
 from regal_jax.graph.units import format_bytes, format_time
 from regal_jax.plan import Objective, Plan
-from regal_jax.viz.axes import bare, byte_scale, check_drawn, save, short, time_scale
+from regal_jax.viz.axes import bare, byte_scale, check_drawn, figure_of, save, short, time_scale
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,15 +33,13 @@ def plot_history(plan: Plan, path: str | os.PathLike[str] | None = None, *, widt
       ConfigError: This is no plan, or the width or the suffix is not allowed.
       PlanError: The plan has no such history.
     """
-    from regal_jax.viz.figure import PlanFigure
-
     check_drawn("plan", plan, Plan, width)
     evaluations, best = _history(plan)
     makespan = plan.objective is Objective.MAKESPAN
     finite = best[np.isfinite(best)]
     top = float(finite.max())
     factor, unit = time_scale(top, plan.time_unit) if makespan else byte_scale(top)
-    figure = PlanFigure(figsize=(width, 0.5 * width), layout="constrained")
+    figure = figure_of(width, 0.5 * width)
     ax = figure.subplots()
     ax.step(evaluations, best * factor, where="post", color="#4e79a7", lw=1.6)
     bound = plan.lower_bound
@@ -63,8 +61,7 @@ def plot_history(plan: Plan, path: str | os.PathLike[str] | None = None, *, widt
     ax.set_xlim(0, max(float(evaluations[-1]), 1.0))
     ax.grid(axis="y", color="#dddddd", lw=0.5)
     bare(ax)
-    save(figure, path)
-    return figure
+    return save(figure, path)
 
 
 def _history(plan: Plan) -> tuple[np.ndarray, np.ndarray]:

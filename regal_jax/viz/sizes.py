@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import MOST_NAME, check_drawn, decimal_ticks, legend_of, save, scaled, short
+from regal_jax.viz.axes import (
+    MOST_NAME,
+    check_drawn,
+    decimal_ticks,
+    figure_of,
+    legend_of,
+    save,
+    scaled,
+    short,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,8 +55,6 @@ def plot_sizes(
         allowed.
     """
     check_drawn("groups", groups, Mapping, width)
-    from regal_jax.viz.figure import PlanFigure
-
     total = sum(len(records) for records in groups.values())
     if not total:
         raise ConfigError("groups: there is no graph to draw; give at least one record")
@@ -61,9 +68,7 @@ def plot_sizes(
     ]
     across = 3 if degrees else 4
     down = 2 if degrees else 1
-    figure = PlanFigure(
-        figsize=(width, 0.5 + width * down * (0.25 if degrees else 0.22)), layout="constrained"
-    )
+    figure = figure_of(width, 0.5 + width * down * (0.25 if degrees else 0.22))
     axes = list(figure.subplots(down, across, squeeze=False).flat)
     for ax, (label, value, log) in zip(axes, columns, strict=False):
         _histogram(ax, [[value(r) for r in records] for records in groups.values()], log)
@@ -84,8 +89,7 @@ def plot_sizes(
         figure, entries, loc="outside upper left", ncols=min(len(entries), 6), fontsize=9, handlelength=1.0,
         handleheight=0.9,
     )  # fmt: skip
-    save(figure, path)
-    return figure
+    return save(figure, path)
 
 
 def _histogram(ax: "Axes", values: Sequence[Sequence[float]], log: bool) -> None:

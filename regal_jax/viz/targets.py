@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import MOST_NAME, check_drawn, check_finite, legend_of, save, scaled, short
+from regal_jax.viz.axes import MOST_NAME, check_drawn, check_finite, figure_of, legend_of, save, scaled, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,9 +46,7 @@ def plot_targets(
     """
     check_drawn("points", points, Mapping, width)
     targets = _targets(points)
-    from regal_jax.viz.figure import PlanFigure
-
-    figure = PlanFigure(figsize=(width, 0.36 * width), layout="constrained")
+    figure = figure_of(width, 0.36 * width)
     axes = np.ravel(figure.subplots(1, len(targets), squeeze=False))
     drawn = {}
     for ax, target in zip(axes, targets, strict=True):
@@ -61,8 +59,7 @@ def plot_targets(
         scaled(ax, "y")
     axes[0].set_ylabel("speed-up on the target")
     legend_of(axes[0], ((dots, source) for source, dots in drawn.items()), fontsize=8)
-    save(figure, path)
-    return figure
+    return save(figure, path)
 
 
 def _targets(points: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:

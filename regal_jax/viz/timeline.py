@@ -7,7 +7,7 @@ import numpy as np
 
 from regal_jax.graph.units import format_bytes, format_time
 from regal_jax.plan import Plan
-from regal_jax.viz.axes import bare, byte_scale, check_drawn, save, short, time_scale, write_labels
+from regal_jax.viz.axes import bare, byte_scale, check_drawn, figure_of, save, short, time_scale, write_labels
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,13 +45,11 @@ def plot_plan(plan: Plan, path: str | os.PathLike[str] | None = None, *, width: 
     Raises:
       ConfigError: This is no plan, or the width or the suffix is not allowed.
     """
-    from regal_jax.viz.figure import PlanFigure
-
     check_drawn("plan", plan, Plan, width)
     d = plan.cluster.num_devices
     panels = sorted(np.argsort(-plan.peak_memory, kind="stable")[:_MOST_PANELS].tolist())
     heights = [0.5 + max(0.42 * d, 1.2), *(0.95 for _ in panels)]
-    figure = PlanFigure(figsize=(width, sum(heights) + 1.5), layout="constrained")
+    figure = figure_of(width, sum(heights) + 1.5)
     axes: list[Axes] = list(
         figure.subplots(len(heights), 1, sharex=True, height_ratios=heights, squeeze=False)[:, 0]
     )
@@ -63,8 +61,7 @@ def plot_plan(plan: Plan, path: str | os.PathLike[str] | None = None, *, width: 
     axes[0].set_xlim(0, plan.makespan * factor or 1.0)
     for ax in axes:
         bare(ax)
-    save(figure, path)
-    return figure
+    return save(figure, path)
 
 
 def _title(plan: Plan) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from regal_jax.errors import ConfigError
-from regal_jax.viz.axes import MOST_NAME, check_drawn, check_finite, legend_of, save, short
+from regal_jax.viz.axes import MOST_NAME, check_drawn, check_finite, figure_of, legend_of, save, short
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,15 +42,13 @@ def plot_temperatures(
       Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, Figure 3.
     """
     check_drawn("speedups", speedups, Mapping, width)
-    from regal_jax.viz.figure import PlanFigure
-
     every = [np.asarray(values) for at in speedups.values() for values in at.values()]
     if not every or not all(speedups.values()) or not all(values.size for values in every):
         raise ConfigError("speedups: give at least one network, temperature and schedule")
     for title, at in speedups.items():
         for values in at.values():
             check_finite(f"speedups: {title}", values)
-    figure = PlanFigure(figsize=(width, 0.4 * width * len(speedups)), layout="constrained")
+    figure = figure_of(width, 0.4 * width * len(speedups))
     axes = np.ravel(figure.subplots(len(speedups), 1, sharex=True, squeeze=False))
     low, high = min(float(v.min()) for v in every), max(float(v.max()) for v in every)
     bins = np.linspace(low, high if high > low else low + 1, _BINS + 1).tolist()
@@ -64,8 +62,7 @@ def plot_temperatures(
         ax.set_ylabel("schedules")
     legend_of(axes[0], drawn[axes[0]], title="temperature", fontsize=8)
     axes[-1].set_xlabel("speed-up by the proxy")
-    save(figure, path)
-    return figure
+    return save(figure, path)
 
 
 def plot_training(
@@ -94,8 +91,6 @@ def plot_training(
       Zhang et al. 2023, "Robust Scheduling with GFlowNets", ICLR, Figures 4 and 5.
     """
     check_drawn("curves", curves, Mapping, width)
-    from regal_jax.viz.figure import PlanFigure
-
     if not curves or not all(runs and all(len(steps) for steps, _ in runs) for runs in curves.values()):
         raise ConfigError("curves: give at least one, with at least one point")
     for name, runs in curves.items():
@@ -103,7 +98,7 @@ def plot_training(
             raise ConfigError(
                 f"curves: {name} has steps and values of different lengths; give one value a step"
             )
-    figure = PlanFigure(figsize=(width, 0.6 * width), layout="constrained")
+    figure = figure_of(width, 0.6 * width)
     ax = figure.subplots()
     drawn = []
     for number, (name, runs) in enumerate(curves.items()):
@@ -112,5 +107,4 @@ def plot_training(
     ax.set_xlabel("step")
     ax.set_ylabel(label, parse_math=False)
     legend_of(ax, drawn, fontsize=9)
-    save(figure, path)
-    return figure
+    return save(figure, path)
