@@ -133,16 +133,14 @@ def final_population(
     keys: jax.Array,
     evaluations: int,
     *,
-    objective: Objective | str = Objective.MAKESPAN,
     config: BrkgaConfig | None = None,
 ) -> tuple[jax.Array, jax.Array]:
-    """The decisions of all individuals in the last generation of BRKGA with uniform proposals.
+    """The decisions of the last generation of BRKGA for the makespan, with uniform proposals.
 
     Args:
       problem: ``B`` graphs.
       keys: ``[B]`` typed keys, consumed.
       evaluations: The budget of each graph, for all islands together.
-      objective: As in `solve`.
       config: Settings; the population is made smaller if it exceeds the budget (`BrkgaConfig.fit`).
 
     Returns:
@@ -152,7 +150,7 @@ def final_population(
     Raises:
       ConfigError: An impossible budget.
     """
-    searcher, inputs = _plain_search(problem, keys, evaluations, objective, config, CHROMOSOME)
+    searcher, inputs = _plain_search(problem, keys, evaluations, config, CHROMOSOME)
     return _decided(searcher, inputs, _last_state(searcher, inputs, evaluations))
 
 
@@ -161,11 +159,10 @@ def best_individuals(
     keys: jax.Array,
     evaluations: int,
     *,
-    objective: Objective | str = Objective.MAKESPAN,
     config: BrkgaConfig | None = None,
     encoding: Encoding = CHROMOSOME,
 ) -> tuple[jax.Array, jax.Array]:
-    """The decisions of the best individual that BRKGA without warm starts finds for each graph.
+    """The decisions of the best individual that BRKGA without warm starts finds for each graph's makespan.
 
     The result for a graph does not depend on the others. For several runs of one graph, give it several
     times, with other keys.
@@ -174,7 +171,6 @@ def best_individuals(
       problem: ``B`` graphs.
       keys: ``[B]`` typed keys, consumed.
       evaluations: As in `final_population`.
-      objective: As in `solve`.
       config: As in `final_population`.
       encoding: What the genes mean.
 
@@ -184,7 +180,7 @@ def best_individuals(
     Raises:
       ConfigError: An impossible budget.
     """
-    searcher, inputs = _plain_search(problem, keys, evaluations, objective, config, encoding)
+    searcher, inputs = _plain_search(problem, keys, evaluations, config, encoding)
     best = _last_state(searcher, inputs, evaluations).incumbent
     return _decided_alone(encoding, problem, best.genes)
 
@@ -193,13 +189,12 @@ def _plain_search(
     problem: Problem,
     keys: jax.Array,
     evaluations: int,
-    objective: Objective | str,
     config: BrkgaConfig | None,
     encoding: Encoding,
 ) -> tuple[BrkgaSearcher, Inputs]:
-    """BRKGA with the encoding's own proposals."""
+    """BRKGA for the makespan with the encoding's own proposals."""
     proposal = encoding.proposal(problem)
-    searcher = _searcher(problem, evaluations, objective, config, encoding, proposal)
+    searcher = _searcher(problem, evaluations, Objective.MAKESPAN, config, encoding, proposal)
     return searcher, Inputs(problem, proposal, keys)
 
 
