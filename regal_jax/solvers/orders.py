@@ -12,7 +12,7 @@ from regal_jax.heuristics import HostSearch, OrderSearchConfig, least_random_ord
 from regal_jax.plan import Objective, Plan, proven_status
 from regal_jax.solvers.protocol import Constructive, HostSolver, Instance
 from regal_jax.solvers.searches import STARTS, settings_of
-from regal_jax.solvers.topoformer import TopoformerLike, check_topoformer, topoformer_of
+from regal_jax.solvers.topoformer import TopoformerLike, check_topoformer, plan_of_order, topoformer_of
 
 __all__ = ["ApproximateDp", "DepthFirstDp", "OrderSearch", "RandomOrders"]
 
@@ -20,15 +20,6 @@ _MOST_GUIDED: Final = 4096
 """Largest number of ops for the network, since attention takes quadratic time."""
 _LEAST_SECONDS: Final = 30.0
 """Least time limit of a search that runs the network, whose program may take seconds to compile."""
-
-
-def _plan(solver: Constructive, instance: Instance, order: np.ndarray) -> Plan:
-    """The plan of an order on the single device."""
-    placement = np.zeros(instance.graph.num_ops, np.int64)
-    said = {"method": solver.name, "seed": instance.number}
-    return Plan.from_events(
-        instance.graph, instance.cluster, placement, order, objective=instance.objective, provenance=said
-    )
 
 
 def _proven(plan: Plan, states: int, *, proven: bool) -> Plan:
@@ -87,7 +78,7 @@ class ApproximateDp(Constructive):
         if self._on_device():
             return self._construct_on_device(instance)
         found = approximate_dp(instance.graph, self.width, self.held, instance.seconds)
-        return _proven(_plan(self, instance, found.order), found.states, proven=found.optimal)
+        return _proven(plan_of_order(self, instance, found.order), found.states, proven=found.optimal)
 
     def _on_device(self) -> bool:
         import jax
@@ -106,7 +97,7 @@ class ApproximateDp(Constructive):
         found = approximate_dp(problem, self.width, seconds=instance.seconds)
         # A peak in units of several bytes is rounded, so it proves no optimum in bytes.
         optimal = bool(found.optimal[0]) and memory_unit(graph) == 1
-        plan = _plan(self, instance, found.orders[0, : graph.num_ops].astype(np.int64))
+        plan = plan_of_order(self, instance, found.orders[0, : graph.num_ops].astype(np.int64))
         return _proven(plan, found.states, proven=optimal)
 
 
@@ -145,7 +136,7 @@ class DepthFirstDp(Constructive):
 
         seconds = self.time_limit if instance.seconds is None else min(self.time_limit, instance.seconds)
         found = depth_first_dp(instance.graph, instance.seed, seconds, self.states)
-        return _proven(_plan(self, instance, found.order), found.states, proven=found.optimal)
+        return _proven(plan_of_order(self, instance, found.order), found.states, proven=found.optimal)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +161,7 @@ class RandomOrders(Constructive):
     def construct(self, instance: Instance) -> Plan:
         """The best of the orders that were drawn within the time limit."""
         order = least_random_order(instance.graph, self.orders, instance.seed, instance.seconds)
-        return _plan(self, instance, order)
+        return plan_of_order(self, instance, order)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,6 +21,7 @@ __all__ = [
     "TopoformerLike",
     "TopoformerSamples",
     "check_topoformer",
+    "plan_of_order",
     "topoformer_of",
 ]
 
@@ -57,6 +58,15 @@ def check_topoformer(given: TopoformerLike) -> None:
         weights_stamp(os.fspath(given), SHIPPED)
 
 
+def plan_of_order(solver: Constructive, instance: Instance, order: np.ndarray) -> Plan:
+    """The plan of an order on the single device."""
+    placement = np.zeros(instance.graph.num_ops, np.int64)
+    said = {"method": solver.name, "seed": instance.number}
+    return Plan.from_events(
+        instance.graph, instance.cluster, placement, order, objective=instance.objective, provenance=said
+    )
+
+
 class _Neural(Constructive):
     """Orders by priorities, in batches."""
 
@@ -90,18 +100,7 @@ class _Neural(Constructive):
         orders = decode_orders(
             model, graphs, keys, decoding=decoding, candidates=candidates, seconds=min(left, default=None)
         )
-        return [self._plan(*pair) for pair in zip(instances, orders, strict=True)]
-
-    def _plan(self, instance: Instance, order: np.ndarray) -> Plan:
-        said = {"method": self.name, "seed": instance.number}
-        return Plan.from_events(
-            instance.graph,
-            instance.cluster,
-            np.zeros(instance.graph.num_ops, np.int64),
-            order,
-            objective=instance.objective,
-            provenance=said,
-        )
+        return [plan_of_order(self, *pair) for pair in zip(instances, orders, strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
