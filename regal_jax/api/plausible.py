@@ -6,6 +6,7 @@ from typing import Any, Final
 import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph.arrays import fastest_runtimes
 from regal_jax.graph.units import format_bytes, format_time
 from regal_jax.plan import Objective, lower_bound
 from regal_jax.runtime.stack import outer_level
@@ -50,7 +51,7 @@ def _latency(graph: ComputationGraph, cluster: Cluster) -> str:
 
 
 def _work(graph: ComputationGraph) -> float:
-    return float(graph.runtime.reshape(graph.num_ops, -1).min(axis=1).sum())
+    return float(fastest_runtimes(graph).sum())
 
 
 def _bandwidth(graph: ComputationGraph, cluster: Cluster) -> str:

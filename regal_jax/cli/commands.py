@@ -99,11 +99,12 @@ def _is_plan(path: str) -> bool:
 def _describe(graph: "ComputationGraph") -> str:
     from collections import Counter
 
+    from regal_jax.graph.arrays import fastest_runtimes
     from regal_jax.graph.units import format_bytes, format_time
     from regal_jax.plan import critical_path
 
     kinds = ", ".join(f"{kind or '(none)'} {count}" for kind, count in Counter(graph.op_kinds).most_common(8))
-    fastest = graph.runtime.min(axis=1) if graph.runtime.ndim == 2 else graph.runtime
+    fastest = fastest_runtimes(graph)
     lines = [
         str(graph),
         f"  work            {format_time(float(fastest.sum()), graph.time_unit)}",

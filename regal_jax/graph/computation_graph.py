@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regal_jax.graph.arrays import fastest_runtimes
 from regal_jax.graph.html import html_rows
 from regal_jax.graph.topology import offsets, rows, successors, topological_order
 from regal_jax.graph.units import format_bytes, format_time
@@ -249,7 +250,7 @@ class ComputationGraph:
 
     def _rows(self) -> list[tuple[str, str]]:
         """Rows of the summary that notebooks show."""
-        fastest = self.runtime.reshape(self.num_ops, -1).min(axis=1)
+        fastest = fastest_runtimes(self)
         size, kept = float(self.tensor_bytes.sum()), float(self.tensor_bytes[self.tensor_keep].sum())
         edges = f"{len(self.edge_op):,} of data, {len(self.control_source):,} of control"
         return [

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from regal_jax.graph.arrays import all_edges, slowest_runtimes
 from regal_jax.graph.computation_graph import ComputationGraph
 from regal_jax.graph.roots import root_of
 from regal_jax.runtime.interrupts import check_interrupt
@@ -79,7 +80,7 @@ class _Merger:
         n = graph.num_ops
         self.graph, self.spare_memory = graph, spare_memory
         self.most = n if max_members is None else max_members
-        self.work = work = graph.runtime.reshape(n, -1).max(axis=1)
+        self.work = work = slowest_runtimes(graph)
         # Equal work must give equal sums in any order of merging: rounding must not decide at the limit.
         self.cap = max_share * float(work.sum()) * (1 + 1e-9)
         named = frozenset(anchor.lower() for anchor in anchors)
@@ -90,13 +91,9 @@ class _Merger:
         self.light: list[float] = np.where(self.is_anchor, 0.0, work).tolist()
         self.before: list[set[int]] = [set() for _ in range(n)]
         self.after: list[set[int]] = [set() for _ in range(n)]
-        for source, target in (
-            (graph.edge_producer, graph.edge_op),
-            (graph.control_source, graph.control_target),
-        ):
-            for u, v in zip(source.tolist(), target.tolist(), strict=True):
-                self.after[u].add(v)
-                self.before[v].add(u)
+        for u, v in zip(*(ops.tolist() for ops in all_edges(graph)), strict=True):
+            self.after[u].add(v)
+            self.before[v].add(u)
         self.bytes: list[int] = graph.tensor_bytes.tolist()
         self.keep: list[bool] = graph.tensor_keep.tolist()
         self.resident: list[bool] = graph.resident.tolist()
@@ -295,8 +292,7 @@ class _Units:
 
 def _longest_paths(graph: ComputationGraph, work: np.ndarray) -> tuple[list[float], list[float]]:
     """The longest path that ends at the start of each op, and the longest that begins at its end."""
-    source = np.concatenate([graph.edge_producer, graph.control_source]).tolist()
-    target = np.concatenate([graph.edge_op, graph.control_target]).tolist()
+    source, target = (ops.tolist() for ops in all_edges(graph))
     before: list[list[int]] = [[] for _ in range(graph.num_ops)]
     after: list[list[int]] = [[] for _ in range(graph.num_ops)]
     for u, v in zip(source, target, strict=True):

@@ -10,6 +10,7 @@ import numpy as np
 
 from regal_jax.checks import check_kind, counted
 from regal_jax.errors import ClusterError
+from regal_jax.graph.arrays import slowest_runtimes
 from regal_jax.graph.cluster import Cluster
 from regal_jax.graph.computation_graph import ComputationGraph
 from regal_jax.graph.units import parse_bandwidth, parse_time
@@ -135,8 +136,7 @@ def transfer_times(graph: ComputationGraph, cluster: Cluster) -> np.ndarray:
     per_byte = np.array([parse_bandwidth(link.bandwidth, unit) for link in cluster.links])
     with np.errstate(over="ignore"):
         times = latency + graph.tensor_bytes[:, None] / per_byte
-        longest = graph.runtime if graph.runtime.ndim == 1 else graph.runtime.max(axis=1)
-        total = times.max(axis=1).sum() * cluster.num_devices + longest.sum()
+        total = times.max(axis=1).sum() * cluster.num_devices + slowest_runtimes(graph).sum()
     if not np.isfinite(total):
         raise ClusterError(
             f"cluster: the transfers of graph {graph.name!r} over {cluster.over} are endless; check the "

@@ -6,6 +6,7 @@ import numpy as np
 
 from regal_jax.checks import shown, whole
 from regal_jax.errors import GraphError
+from regal_jax.graph.arrays import slowest_runtimes
 from regal_jax.graph.topology import find_cycle
 from regal_jax.graph.units import TIME_UNITS
 
@@ -151,7 +152,7 @@ def _check_values(g: "ComputationGraph") -> None:
             g, f"op {g.op_names[o]!r}: runtime {g.runtime[o].tolist()} must be finite and zero or more"
         )
     with np.errstate(over="ignore"):
-        work = g.runtime.reshape(g.num_ops, -1).max(axis=1).sum()
+        work = slowest_runtimes(g).sum()
     if not work <= _MOST_TIME:
         raise refusal(g, f"runtimes add up to more than {_MOST_TIME:g}; check their unit")
     if (g.temp_bytes < 0).any():
@@ -193,7 +194,7 @@ def _check_residents(g: "ComputationGraph") -> None:
     for what, ops in (
         ("reads a tensor", np.bincount(g.edge_op, minlength=n)),
         ("waits for another op", np.bincount(g.control_target, minlength=n)),
-        ("takes time", g.runtime.reshape(n, -1).max(axis=1)),
+        ("takes time", slowest_runtimes(g)),
         ("has temp_bytes", g.temp_bytes),
     ):
         bad = g.resident & (ops > 0)

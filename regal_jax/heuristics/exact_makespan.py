@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, runtime_matrix, transfer_times
+from regal_jax.graph.arrays import all_edges
 from regal_jax.heuristics.exact_steps import Steps, are_countable, has_room, place
 from regal_jax.plan import Plan, makespan_upper_bound, transfer_event
 
@@ -45,8 +46,7 @@ def _can_be_limited(graph: ComputationGraph, cluster: Cluster) -> bool:
 def _ancestors(graph: ComputationGraph) -> dict[Any, set[int]]:
     """For each op those that run before it in every order."""
     found: dict[Any, set[int]] = {o: set() for o in range(graph.num_ops)}
-    sources = np.concatenate([graph.edge_producer, graph.control_source])
-    targets = np.concatenate([graph.edge_op, graph.control_target])
+    sources, targets = all_edges(graph)
     needs: list[list[int]] = [[] for _ in range(graph.num_ops)]
     for u, v in zip(sources.tolist(), targets.tolist(), strict=True):
         needs[v].append(u)

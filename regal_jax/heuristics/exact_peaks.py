@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph.arrays import all_edges
 from regal_jax.heuristics.exact_steps import Steps, place, size_units
 from regal_jax.plan import Plan
 
@@ -26,9 +27,7 @@ class PeakOnOne:
         for position, o in enumerate(hint.timeline.op.tolist()):
             model.add_hint(step[o], position)
         model.add_all_different(step)
-        for u, v in zip(graph.edge_producer.tolist(), graph.edge_op.tolist(), strict=True):
-            model.add(step[v] > step[u])
-        for u, v in zip(graph.control_source.tolist(), graph.control_target.tolist(), strict=True):
+        for u, v in zip(*(ops.tolist() for ops in all_edges(graph)), strict=True):
             model.add(step[v] > step[u])
         peak = model.new_int_var(0, total, "peak")
         spans, bytes_ = [], []

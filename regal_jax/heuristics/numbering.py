@@ -6,6 +6,7 @@ import functools
 import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph, mean_transfer_times, once_a_pair, runtime_matrix
+from regal_jax.graph.arrays import all_edges
 from regal_jax.heuristics.levels import Levels, levels, quantised
 
 __all__ = ["Scaled", "neutral_numbers", "scaled"]
@@ -70,8 +71,7 @@ def scaled(graph: ComputationGraph, cluster: Cluster) -> Scaled:
         np.bincount(graph.tensor_op, weights=size, minlength=n),
         np.bincount(graph.edge_op, weights=size[graph.edge_tensor], minlength=n),
     ])  # fmt: skip
-    sender = np.concatenate([graph.edge_producer, graph.control_source])
-    receiver = np.concatenate([graph.edge_op, graph.control_target])
+    sender, receiver = all_edges(graph)
     paths = levels(sender, receiver, graph.topological_order, mean)
     critical = float(paths.bottom.max()) or 1.0
     return Scaled(graph, cluster, runtime, amounts, size, transfer, sender, receiver, paths, critical)

@@ -9,6 +9,7 @@ import numpy as np
 from regal_jax.checks import check_whole
 from regal_jax.errors import PlanError
 from regal_jax.graph import ComputationGraph
+from regal_jax.graph.arrays import all_edges
 from regal_jax.heuristics.links import Links
 from regal_jax.plan.replay import as_ids
 from regal_jax.runtime.compiling import for_loops, loops, only_borrows, run_loops, usable
@@ -90,14 +91,11 @@ def order_peak(graph: ComputationGraph, order: np.ndarray) -> int:
     if len(order) != graph.num_ops or (np.sort(order) != np.arange(graph.num_ops)).any():
         raise PlanError(f"order: give each of the {graph.num_ops} ops of {graph.name!r} once")
     position = np.argsort(order)
-    for before, after in (
-        (graph.edge_producer, graph.edge_op),
-        (graph.control_source, graph.control_target),
-    ):
-        late = position[before] > position[after]
-        if late.any():
-            names = [graph.op_names[ops[np.argmax(late)]] for ops in (after, before)]
-            raise PlanError(f"order: op {names[0]!r} is before {names[1]!r}, for which it waits")
+    before, after = all_edges(graph)
+    late = position[before] > position[after]
+    if late.any():
+        names = [graph.op_names[ops[np.argmax(late)]] for ops in (after, before)]
+        raise PlanError(f"order: op {names[0]!r} is before {names[1]!r}, for which it waits")
     costs = order_costs(graph)
     seconds = _PEAK_SECONDS * (len(order) + len(costs.reader))
     return int(run_loops(peak, costs, order, costs.readers.copy(), seconds=seconds))

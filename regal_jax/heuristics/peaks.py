@@ -7,6 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, once_a_pair
+from regal_jax.graph.arrays import all_edges
 from regal_jax.graph.topology import rows
 from regal_jax.heuristics import peaks_kernel
 from regal_jax.heuristics.links import Links
@@ -243,8 +244,7 @@ class PeakBalance:
             graph.inputs[1][ranges(graph.inputs[0], self.order)],
         ])  # fmt: skip
         touched_rows, touched = rows(op, tensor, len(self.order))
-        first = self._position[np.concatenate([graph.edge_producer, graph.control_source])]
-        second = self._position[np.concatenate([graph.edge_op, graph.control_target])]
+        first, second = (self._position[ops] for ops in all_edges(graph))
         before_rows, before = rows(second, first, len(self.order))
         after_rows, after = rows(first, second, len(self.order))
         return Layout(

@@ -8,6 +8,7 @@ import numpy as np
 import pymetis
 
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix, once_a_pair, runtime_matrix
+from regal_jax.graph.arrays import all_edges
 from regal_jax.graph.topology import offsets
 from regal_jax.graph.units import parse_bandwidth, parse_time
 
@@ -136,8 +137,7 @@ def _edges(
     graph: ComputationGraph, node: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Undirected edges between nodes, both ways, sorted by source: ``(source, target, bytes)``."""
-    a = np.concatenate([node[graph.edge_producer], node[graph.control_source]])
-    b = np.concatenate([node[graph.edge_op], node[graph.control_target]])
+    a, b = (node[ops] for ops in all_edges(graph))
     size = np.concatenate([graph.tensor_bytes[graph.edge_tensor], np.zeros(len(graph.control_source))])
     apart = a != b
     pair = np.concatenate([a[apart] * count + b[apart], b[apart] * count + a[apart]])

@@ -12,6 +12,7 @@ from typing import Final
 from regal_jax.checks import check_kind
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph, GraphBuilder
+from regal_jax.graph.arrays import all_edges
 from regal_jax.importers.refusals import refuse_constraints
 
 __all__ = ["format_stg", "parse_stg"]
@@ -116,9 +117,7 @@ def format_stg(graph: ComputationGraph, *, lossy: bool = False) -> str:
     """
     refuse_constraints(graph, "an .stg file", lossy)
     before: list[set[int]] = [set() for _ in graph.op_names]
-    for u, v in zip(graph.edge_producer.tolist(), graph.edge_op.tolist(), strict=True):
-        before[v].add(u)
-    for u, v in zip(graph.control_source.tolist(), graph.control_target.tolist(), strict=True):
+    for u, v in zip(*(ops.tolist() for ops in all_edges(graph)), strict=True):
         before[v].add(u)
     runtime = [_number(r) for r in graph.runtime.tolist()]
     n = graph.num_ops

@@ -15,6 +15,7 @@ import numpy as np
 from regal_jax.checks import check_kind
 from regal_jax.errors import PlanError
 from regal_jax.graph import ComputationGraph
+from regal_jax.graph.arrays import all_edges
 from regal_jax.plan.replay import as_ids
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
 
@@ -102,8 +103,7 @@ def lives_of(graph: ComputationGraph) -> Lives:
         readers[t].append(o)
         beside[o].append(t)
     return Lives(
-        np.concatenate([graph.edge_producer, graph.control_source]),
-        np.concatenate([graph.edge_op, graph.control_target]),
+        *all_edges(graph),
         graph.tensor_bytes,
         np.where(resident, _BEGINNING, graph.tensor_op),
         readers,

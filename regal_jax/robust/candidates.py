@@ -10,6 +10,7 @@ import numpy as np
 from regal_jax.checks import check_whole, shown, whole
 from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
+from regal_jax.graph.arrays import all_edges
 from regal_jax.plan import Plan, insert_transfers
 from regal_jax.robust.diversity import Diversity, chain_successors, diversity
 from regal_jax.robust.timing import start_times
@@ -201,8 +202,7 @@ def _check_order(graph: ComputationGraph, sequence: np.ndarray) -> None:
         raise PlanError(f"candidates: sequence {int(np.argmin(once))} does not name every op once")
     position = np.empty_like(sequence)
     np.put_along_axis(position, sequence, np.arange(n, dtype=np.int32)[None], axis=1)
-    before = np.concatenate([graph.edge_producer, graph.control_source])
-    after = np.concatenate([graph.edge_op, graph.control_target])
+    before, after = all_edges(graph)
     late = position[:, before] > position[:, after]
     if late.any():
         row, edge = (int(i) for i in np.argwhere(late)[0])

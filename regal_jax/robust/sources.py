@@ -11,6 +11,7 @@ import numpy as np
 from regal_jax.checks import check_number, known_name, real, shown
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
+from regal_jax.graph.arrays import all_edges
 from regal_jax.heuristics.list_scheduling import Rule, list_schedule
 from regal_jax.heuristics.ranks import upward_rank
 from regal_jax.robust.genetic import BrkgaPopulation, BrkgaRuns, ScenarioRuns
@@ -381,6 +382,5 @@ def _learned(
 def _successor_matrix(graph: ComputationGraph) -> np.ndarray:
     """``[N, N]`` int32: 1 if there is an edge from row to column, else 0."""
     matrix = np.zeros((graph.num_ops, graph.num_ops), np.int32)
-    matrix[graph.edge_producer, graph.edge_op] = 1
-    matrix[graph.control_source, graph.control_target] = 1
+    matrix[all_edges(graph)] = 1
     return matrix

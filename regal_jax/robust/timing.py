@@ -4,6 +4,7 @@ import numpy as np
 
 from regal_jax.checks import check_kind
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, runtime_matrix, transfer_times
+from regal_jax.graph.arrays import all_edges
 from regal_jax.plan import insert_transfers, replay
 from regal_jax.runtime.interrupts import check_interrupt
 
@@ -95,8 +96,7 @@ def predecessors(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray, np.nd
 
     The tensor of a control edge is ``T``.
     """
-    reader = np.concatenate([graph.edge_op, graph.control_target])
-    source = np.concatenate([graph.edge_producer, graph.control_source])
+    source, reader = all_edges(graph)
     moved = np.concatenate([graph.edge_tensor, np.full(len(graph.control_source), graph.num_tensors)])
     by_reader = np.argsort(reader, kind="stable")
     rows = np.concatenate([[0], np.cumsum(np.bincount(reader, minlength=graph.num_ops))])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from regal_jax.graph import ComputationGraph
+from regal_jax.graph.arrays import fastest_runtimes, op_levels
 from regal_jax.viz.axes import (
     bare,
     byte_scale,
@@ -55,7 +56,7 @@ def plot_graph(
       ConfigError: This is no graph, or the width or the suffix is not allowed.
     """
     check_drawn("graph", graph, ComputationGraph, width)
-    level = _levels(graph)
+    level = op_levels(graph)
     if graph.num_ops <= _MOST_OPS:
         tallest = int(np.bincount(level).max())
         figure = figure_of(width, 1.2 + 0.45 * tallest)
@@ -68,21 +69,6 @@ def plot_graph(
     counts = str(graph).removeprefix(f"graph {graph.name!r}")
     figure.suptitle(f"graph {short(graph.name, 60)!r}{counts}", fontsize=9, parse_math=False)
     return save(figure, path)
-
-
-def _work(graph: ComputationGraph) -> np.ndarray:
-    """``[N]`` runtime of each op on its fastest device."""
-    return graph.runtime.reshape(graph.num_ops, -1).min(axis=1)
-
-
-def _levels(graph: ComputationGraph) -> np.ndarray:
-    """``[N]`` int64: number of edges on the longest path to each op."""
-    level = [0] * graph.num_ops
-    offset, successor = (array.tolist() for array in graph.successors)
-    for o in graph.topological_order.tolist():
-        for after in successor[offset[o] : offset[o + 1]]:
-            level[after] = max(level[after], level[o] + 1)
-    return np.array(level, dtype=np.int64)
 
 
 def _draw_ops(ax: "Axes", graph: ComputationGraph, level: np.ndarray) -> None:
@@ -127,7 +113,7 @@ def _draw_ops(ax: "Axes", graph: ComputationGraph, level: np.ndarray) -> None:
 
 def _draw_levels(axes: "np.ndarray", graph: ComputationGraph, level: np.ndarray) -> None:
     edges = np.linspace(0, int(level.max()) + 1, min(_BINS, int(level.max()) + 1) + 1)
-    work = _work(graph)
+    work = fastest_runtimes(graph)
     factor, unit = time_scale(float(np.histogram(level, edges, weights=work)[0].max()), graph.time_unit)
     for ax, weights, label in ((axes[0], None, "ops"), (axes[1], work * factor, f"work ({unit})")):
         ax.hist(level, edges, weights=weights, color=_COLOURS[0])
@@ -141,7 +127,7 @@ def _draw_kinds(axes: "np.ndarray", graph: ComputationGraph) -> None:
     kinds, which = np.unique(np.array(graph.op_kinds), return_inverse=True)
     made = np.bincount(graph.tensor_op, graph.tensor_bytes, minlength=graph.num_ops)
     for ax, values, scale, label in (
-        (axes[0], _work(graph), lambda most: time_scale(most, graph.time_unit), "work"),
+        (axes[0], fastest_runtimes(graph), lambda most: time_scale(most, graph.time_unit), "work"),
         (axes[1], made, byte_scale, "bytes produced"),
     ):
         total = np.bincount(which, values, minlength=len(kinds))
