@@ -18,8 +18,7 @@ from regal_jax.learning.settings import (
     data_fields,
     least_fields,
     member_field,
-    start_field,
-    table_fields,
+    run_fields,
     whole_fields,
 )
 from regal_jax.plan import Objective
@@ -240,9 +239,7 @@ class TrainConfig(SystemConfig):
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
 
     def __post_init__(self) -> None:
-        table_fields(self)
-        start_field(self)
-        whole_fields(self, "", seed=0)
+        run_fields(self)
         if self.policy.objective is not self.task.objective:
             raise ConfigError(
                 f"policy.objective: is '{self.policy.objective}', but task.objective is "

@@ -27,7 +27,7 @@ __all__ = [
     "least_fields",
     "member_field",
     "plain",
-    "start_field",
+    "run_fields",
     "table_fields",
     "whole_fields",
 ]
@@ -182,13 +182,15 @@ def above_fields(config: Any, path: str, most: float = _MOST_FLOAT, **limits: fl
         object.__setattr__(config, field, number)
 
 
-def start_field(config: Any) -> None:
-    """Converts ``start``, the path of a file or an empty text, to a text."""
+def run_fields(config: Any) -> None:
+    """Checks the tables of a run, and converts ``start``, a path or an empty text, and ``seed``."""
+    table_fields(config)
     value = config.start
     text = os.fspath(value) if isinstance(value, os.PathLike) else value
     if not isinstance(text, str):
         raise ConfigError(f"start: is {shown(value)}; give the path of a file, or leave it out")
     object.__setattr__(config, "start", text)
+    whole_fields(config, "", seed=0)
 
 
 def data_fields(config: Any, *fields: str) -> None:

@@ -17,8 +17,7 @@ from regal_jax.learning.settings import (
     data_fields,
     least_fields,
     member_field,
-    start_field,
-    table_fields,
+    run_fields,
     whole_fields,
 )
 
@@ -237,9 +236,7 @@ class GflownetTrainConfig(SystemConfig):
     ppo: PpoConfig = dataclasses.field(default_factory=PpoConfig)
 
     def __post_init__(self) -> None:
-        table_fields(self)
-        start_field(self)
-        whole_fields(self, "", seed=0)
+        run_fields(self)
         parts = {part: self.optimizer.loss is by for part, by in _NEEDED_BY.items()}
         object.__setattr__(self, "model", dataclasses.replace(self.model, **parts))
 

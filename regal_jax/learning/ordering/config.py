@@ -11,8 +11,7 @@ from regal_jax.learning.settings import (
     above_fields,
     data_fields,
     least_fields,
-    start_field,
-    table_fields,
+    run_fields,
     whole_fields,
 )
 from regal_jax.ordering import Decoder, TopoformerConfig
@@ -148,9 +147,7 @@ class OrderTrainConfig(SystemConfig):
     optimizer: OrderOptimizerConfig = dataclasses.field(default_factory=OrderOptimizerConfig)
 
     def __post_init__(self) -> None:
-        table_fields(self)
-        start_field(self)
-        whole_fields(self, "", seed=0)
+        run_fields(self)
         if self.optimizer.logit_norm and self.model.decoder is Decoder.AUTOREGRESSIVE:
             raise ConfigError(
                 f"optimizer.logit_norm: is {self.optimizer.logit_norm}, but a network with the "
