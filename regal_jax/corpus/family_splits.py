@@ -21,7 +21,7 @@ from regal_jax.datasets.corpus_files import corpus_document
 from regal_jax.datasets.corpus_reader import corpus_records
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.storage.atomic import write_atomically
-from regal_jax.storage.documents import parse_json
+from regal_jax.storage.documents import check_format, parse_json
 from regal_jax.storage.paths import folder_path, path_text
 from regal_jax.storage.reading import read_limited
 
@@ -51,10 +51,7 @@ def read_family_splits(path: str | os.PathLike[str] = FAMILY_SPLITS) -> dict[str
         raise FormatError(f"{path}: cannot be read: {error.strerror}; {remedy}") from None
     except ValueError:
         raise FormatError(f"{path}: no JSON; {remedy}") from None
-    if not isinstance(document, dict) or document.get("format") != _FORMAT:
-        raise FormatError(f"{path}: not a {_FORMAT} document; {remedy}")
-    if document.get("version") != _VERSION:
-        raise FormatError(f"{path}: version {document.get('version')!r} is not known; update regal-jax")
+    check_format(path, document, _FORMAT, _VERSION, remedy)
     families = document.get("families")
     if not isinstance(families, dict):
         raise FormatError(f"{path}: families is {families!r}, not an object; {remedy}")

@@ -17,7 +17,7 @@ from regal_jax.errors import FormatError
 from regal_jax.importers.files import at_path
 from regal_jax.importers.strict_json import Field
 from regal_jax.storage.atomic import write_atomically
-from regal_jax.storage.documents import parse_writable_json
+from regal_jax.storage.documents import check_format, parse_writable_json
 from regal_jax.storage.json_lines import JsonLines
 from regal_jax.storage.reading import read_limited
 
@@ -81,10 +81,7 @@ def read_corpus(folder: pathlib.Path) -> dict[str, Any] | None:
         return None
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: not a corpus document ({error}); build into another folder") from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise FormatError(f"{path}: not a {FORMAT} document; build into another folder")
-    if document.get("version") != VERSION:
-        raise FormatError(f"{path}: version {document.get('version')!r} is not known; update regal-jax")
+    check_format(path, document, FORMAT, VERSION, "build into another folder")
     with at_path(path):
         for name in ("settings", "packages"):
             Field(document).get(name).mapping()

@@ -21,7 +21,7 @@ import numpy as np
 from regal_jax.errors import FormatError
 from regal_jax.programs.words import source_word
 from regal_jax.storage.atomic import write_atomically
-from regal_jax.storage.documents import parse_json
+from regal_jax.storage.documents import check_format, parse_json
 from regal_jax.storage.json_lines import JsonLines
 from regal_jax.storage.reading import read_limited
 
@@ -154,10 +154,7 @@ def read_evaluation(folder: pathlib.Path) -> dict[str, Any]:
         document = parse_json(read_limited(path))
     except (OSError, ValueError) as error:
         raise FormatError(f"{path}: no evaluation there ({error}); run 'regal-jax evaluate' first") from None
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise FormatError(f"{path}: not a {FORMAT} document; run 'regal-jax evaluate' into another folder")
-    if document.get("version") != VERSION:
-        raise FormatError(f"{path}: version {document.get('version')!r} is not known; update regal-jax")
+    check_format(path, document, FORMAT, VERSION, "run 'regal-jax evaluate' into another folder")
     for name, kind in _PARTS.items():
         if not isinstance(document.get(name), kind):
             raise FormatError(f"{path}: damaged evaluation ({name} is no {kind.__name__}); run it again")

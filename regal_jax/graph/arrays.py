@@ -7,7 +7,7 @@ import numpy as np
 if TYPE_CHECKING:
     from regal_jax.graph.computation_graph import ComputationGraph
 
-__all__ = ["all_edges", "fastest_runtimes", "op_levels", "slowest_runtimes"]
+__all__ = ["all_edges", "fastest_runtimes", "mean_runtimes", "op_levels", "slowest_runtimes"]
 
 
 def all_edges(graph: "ComputationGraph") -> tuple[np.ndarray, np.ndarray]:
@@ -21,6 +21,11 @@ def all_edges(graph: "ComputationGraph") -> tuple[np.ndarray, np.ndarray]:
 def fastest_runtimes(graph: "ComputationGraph") -> np.ndarray:
     """``[N]`` float64: the runtime of each op on its fastest device, allowed or not."""
     return graph.runtime.reshape(graph.num_ops, -1).min(axis=1)
+
+
+def mean_runtimes(graph: "ComputationGraph") -> np.ndarray:
+    """``[N]`` float64: the mean runtime of each op over all devices, allowed or not."""
+    return graph.runtime.reshape(graph.num_ops, -1).mean(axis=1)
 
 
 def slowest_runtimes(graph: "ComputationGraph") -> np.ndarray:

@@ -18,6 +18,7 @@ from regal_jax.graph import (
     shortest_runtimes,
     transfer_times,
 )
+from regal_jax.graph.arrays import mean_runtimes
 
 __all__ = ["Objective", "critical_path", "lower_bound", "makespan_upper_bound", "parallelism"]
 
@@ -241,6 +242,6 @@ def critical_path(graph: ComputationGraph, runtime: np.ndarray, wait: np.ndarray
 def parallelism(graph: ComputationGraph) -> float:
     """Ratio of total work to longest path, with mean runtimes; 1 if there is no work."""
     check_kind("graph", graph, ComputationGraph)
-    runtime = graph.runtime if graph.runtime.ndim == 1 else graph.runtime.mean(axis=1)
+    runtime = mean_runtimes(graph)
     longest = critical_path(graph, runtime)
     return float(runtime.sum() / longest) if longest > 0 else 1.0

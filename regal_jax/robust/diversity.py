@@ -6,6 +6,7 @@ import numpy as np
 
 from regal_jax.checks import check_kind
 from regal_jax.graph import ComputationGraph
+from regal_jax.robust.timing import mean_runtime
 
 __all__ = [
     "Diversity",
@@ -120,9 +121,7 @@ def time_scale(graph: ComputationGraph) -> float:
     unit.
     """
     check_kind("graph", graph, ComputationGraph)
-    runtime = graph.runtime.reshape(graph.num_ops, -1).mean(axis=1)
-    runtime = runtime[runtime > 0]
-    return float(2 * runtime.mean()) if runtime.size else 1.0
+    return 2 * mean_runtime(graph) or 1.0
 
 
 def diversity(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from regal_jax.graph import Cluster, ComputationGraph, allowed_matrix
+from regal_jax.graph.topology import rows
 from regal_jax.robust.timing import predecessors
 from regal_jax.runtime.compiling import for_loops, loops, only_borrows, part
 from regal_jax.runtime.interrupts import check_interrupt
@@ -109,9 +110,8 @@ def moved(
 def _edges(graph: ComputationGraph) -> Any:
     into, before, tensor = predecessors(graph)
     reader = np.repeat(np.arange(graph.num_ops), np.diff(into))
-    by_source = np.argsort(before, kind="stable")
-    outof = np.concatenate([[0], np.cumsum(np.bincount(before, minlength=graph.num_ops))])
-    return _Edges(*(a.astype(np.int64) for a in (into, before, tensor, outof, reader[by_source])))
+    outof, after = rows(before, reader, graph.num_ops)
+    return _Edges(*(a.astype(np.int64) for a in (into, before, tensor, outof, after)))
 
 
 @only_borrows

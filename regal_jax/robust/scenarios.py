@@ -11,7 +11,7 @@ from regal_jax.checks import check_number, check_whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph, runtime_matrix, transfer_times
 from regal_jax.problem import Problem
-from regal_jax.robust.timing import delayed_times
+from regal_jax.robust.timing import delayed_times, mean_read_bytes, mean_runtime
 
 __all__ = ["DrawnScenarios", "Scenarios", "generator"]
 
@@ -74,10 +74,7 @@ class Scenarios:
           key: Typed, consumed.
         """
         delay, share, spread, factor = generator(key).spawn(4)
-        runtime = graph.runtime.reshape(graph.num_ops, -1).mean(axis=1)
-        unit = float(runtime[runtime > 0].mean()) if (runtime > 0).any() else 0.0
-        read = graph.tensor_bytes[np.unique(graph.edge_tensor)]
-        mean = float(read.mean()) if read.size else 0.0
+        unit, mean = mean_runtime(graph), mean_read_bytes(graph)
         exact, size = delay.random((count, 2)).T
         other = exact >= self.exact
         low, high = map(math.log, self.delays)

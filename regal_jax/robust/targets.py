@@ -14,9 +14,10 @@ from regal_jax.checks import check_kind, check_number, shown
 from regal_jax.datasets.noise import with_noise
 from regal_jax.errors import ConfigError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph
+from regal_jax.graph.arrays import mean_runtimes
 from regal_jax.plan import Plan
 from regal_jax.robust.candidates import Candidates
-from regal_jax.robust.timing import start_times
+from regal_jax.robust.timing import mean_read_bytes, mean_runtime, start_times
 from regal_jax.solvers.loop.settings import check_pairs
 
 __all__ = [
@@ -116,7 +117,7 @@ class SimulatedTarget:
 def speedup(graph: ComputationGraph, makespan: np.ndarray) -> np.ndarray:
     """``sum(runtime) / makespan``, float64; 1 where the makespan is 0. Runtimes are means over devices."""
     check_kind("graph", graph, ComputationGraph)
-    work = float(graph.runtime.reshape(graph.num_ops, -1).mean(axis=1).sum())
+    work = float(mean_runtimes(graph).sum())
     makespan = np.asarray(makespan, np.float64)
     return np.where(makespan > 0, work / np.where(makespan > 0, makespan, 1.0), 1.0)
 
@@ -180,11 +181,7 @@ def _linear(
     """A target with delays linear in the bytes, which cause ``share`` of the mean delay."""
     check_pairs([graph], [cluster])
     check_number("delay", delay, 0, 1e6)
-    runtime = graph.runtime.reshape(graph.num_ops, -1).mean(axis=1)
-    runtime = runtime[runtime > 0]
-    total = delay * float(runtime.mean()) if runtime.size else 0.0
-    moved = graph.tensor_bytes[np.unique(graph.edge_tensor)]
-    mean = float(moved.mean()) if moved.size else 0.0
+    total, mean = delay * mean_runtime(graph), mean_read_bytes(graph)
     slow = share * total if mean else 0.0
     bandwidth = mean / slow if slow else np.inf
     target = Cluster(cluster.memory, "delay", latency=total - slow, bandwidth=bandwidth)

@@ -4,11 +4,12 @@ import numpy as np
 
 from regal_jax.checks import check_kind
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, runtime_matrix, transfer_times
-from regal_jax.graph.arrays import all_edges
+from regal_jax.graph.arrays import all_edges, mean_runtimes
+from regal_jax.graph.topology import offsets, stable_order
 from regal_jax.plan import insert_transfers, replay
 from regal_jax.runtime.interrupts import check_interrupt
 
-__all__ = ["delayed_times", "predecessors", "start_times"]
+__all__ = ["delayed_times", "mean_read_bytes", "mean_runtime", "predecessors", "start_times"]
 
 
 def start_times(
@@ -91,6 +92,18 @@ def delayed_times(
     return start, clock.max(axis=1, initial=0.0)
 
 
+def mean_runtime(graph: ComputationGraph) -> float:
+    """Mean runtime of the ops that take time, over all devices; 0 if none does."""
+    runtime = mean_runtimes(graph)
+    return float(runtime[runtime > 0].mean()) if (runtime > 0).any() else 0.0
+
+
+def mean_read_bytes(graph: ComputationGraph) -> float:
+    """Mean bytes of the tensors that are read; 0 if there is none."""
+    read = graph.tensor_bytes[np.unique(graph.edge_tensor)]
+    return float(read.mean()) if read.size else 0.0
+
+
 def predecessors(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """What each op waits for: the bounds of its row, ``[N + 1]``; of all rows the ops and the tensors.
 
@@ -98,9 +111,8 @@ def predecessors(graph: ComputationGraph) -> tuple[np.ndarray, np.ndarray, np.nd
     """
     source, reader = all_edges(graph)
     moved = np.concatenate([graph.edge_tensor, np.full(len(graph.control_source), graph.num_tensors)])
-    by_reader = np.argsort(reader, kind="stable")
-    rows = np.concatenate([[0], np.cumsum(np.bincount(reader, minlength=graph.num_ops))])
-    return rows, source[by_reader], moved[by_reader]
+    by_reader = stable_order(reader, graph.num_ops)
+    return offsets(reader[by_reader], graph.num_ops), source[by_reader], moved[by_reader]
 
 
 def _replayed(

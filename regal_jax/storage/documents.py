@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.storage.reading import read_limited
 
-__all__ = ["parse_json", "parse_toml", "parse_writable_json", "read_toml"]
+__all__ = ["check_format", "parse_json", "parse_toml", "parse_writable_json", "read_toml"]
 
 _DIGITS: Final = 308
 """Most digits of a whole number; more are too large for a float."""
@@ -57,6 +57,18 @@ def parse_writable_json(data: bytes) -> Any:
     if b"\\u" in data:
         json.dumps(value, ensure_ascii=False).encode()  # A lone surrogate cannot be encoded.
     return value
+
+
+def check_format(path: str | os.PathLike[str], document: Any, name: str, version: int, remedy: str) -> None:
+    """Refuses a parsed document that is no object of a format and version.
+
+    Raises:
+      FormatError: It is of another format, for which the ``remedy`` is, or of another version.
+    """
+    if not isinstance(document, dict) or document.get("format") != name:
+        raise FormatError(f"{path}: not a {name} document; {remedy}")
+    if document.get("version") != version:
+        raise FormatError(f"{path}: version {document.get('version')!r} is not known; update regal-jax")
 
 
 def parse_toml(text: str) -> dict[str, Any]:
