@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from regal_jax.cli.arguments import OneLineParser
-from regal_jax.errors import ConfigError
 
 __all__ = ["COMMANDS", "main", "parser"]
 
@@ -105,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("python -m benchmarks: interrupted", file=sys.stderr)
         return 130
-    except (ConfigError, ValueError, ImportError, OSError) as error:
+    except (ValueError, ImportError, OSError) as error:
         text = " ".join(str(error).split()) or type(error).__name__
         print(f"python -m benchmarks {command}: error: {text}", file=sys.stderr)
         return 2

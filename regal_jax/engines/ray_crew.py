@@ -310,7 +310,7 @@ def _connect(address: str | None) -> bool:
             warnings.filterwarnings("ignore", r"os\.fork\(\) was called", RuntimeWarning)
             # Without an address, Ray would look for a cluster of others on this machine.
             ray.init(wanted or "local", **options)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
+    except (RuntimeError, ValueError, OSError) as error:
         raise ConfigError(
             f"engine: no Ray cluster at {wanted or 'this machine'!r}: {_one_line(str(error))}"
         ) from None

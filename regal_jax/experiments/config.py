@@ -73,8 +73,8 @@ class EvaluationConfig:
         three rows: greedy, the best of 16 samples, and a beam of 16. A name in `regal_jax.ordering.ENCODERS`
         adds the paper's figures. For the suite of robust scheduling: ``"gflownet"`` or ``"ppo"``, the rows of
         the paper, or a name that begins with one of them, such as ``"gflownet-lookahead"`` -> file, name of
-        weights that ship (`regal_jax.gflownet.SHIPPED`), ``"untrained"``, or a list with the files of several
-        trainings; for one of the sets ``one``, ``synthetic`` and ``real``, ``"gflownet:one"``.
+        weights that ship (`regal_jax.gflownet.shipped.SHIPPED`), ``"untrained"``, or a list with the files of
+        several trainings; for one of the sets ``one``, ``synthetic`` and ``real``, ``"gflownet:one"``.
         Other suites take none.
       untrained: Add three rows for each network of the suite of orders, with random weights in a network of
         the same shape.

@@ -55,7 +55,7 @@ def parse_cost_graph(text: str, *, name: str = "graph") -> ComputationGraph:
         raise FormatError(
             f"{where}not a CostGraphDef in protobuf text: {reason}; is the file complete?"
         ) from None
-    except (RecursionError, ValueError, UnicodeError) as error:
+    except (RecursionError, ValueError) as error:
         raise FormatError(f"not a CostGraphDef in protobuf text ({type(error).__name__})") from None
     if not message.node:
         raise FormatError("a CostGraphDef without nodes; add at least one 'node { ... }'")
