@@ -118,8 +118,8 @@ class Course(abc.ABC, Generic[State]):
         return everywhere(state, self._mesh)
 
     @abc.abstractmethod
-    def step(self, state: State, step: int) -> tuple[State, Mapping[str, float]]:
-        """Step ``step``, from 0: the next state, and metrics, ``improvement`` and ``gradient`` among them."""
+    def step(self, state: State, step: int) -> tuple[State, Any]:
+        """Step ``step``, from 0: the next state, and a named tuple with ``improvement`` and ``gradient``."""
 
     @abc.abstractmethod
     def validate(self, state: State) -> tuple[State, Mapping[str, float]]:
@@ -260,7 +260,8 @@ class _Loop(Generic[State]):
         number = self._course.program(step)
         self._say("train", number)
         clock = Deadline()
-        state, metrics = self._course.step(state, step)
+        state, made = self._course.step(state, step)
+        metrics = {name: float(value) for name, value in made._asdict().items()}
         seconds = clock.spent
         if not math.isfinite(metrics["gradient"]):
             raise ConfigError(

@@ -28,7 +28,7 @@ from regal_jax.learning.processes import fetched, is_first, naming_lost_processe
 from regal_jax.learning.record import event_writer
 from regal_jax.learning.reference import with_references
 from regal_jax.learning.share import GraphShare
-from regal_jax.learning.step import Learner, TrainState, train_step
+from regal_jax.learning.step import Learner, Metrics, TrainState, train_step
 from regal_jax.learning.validate import Validation, validate
 from regal_jax.policies import Policy, load_policy, save_policy
 from regal_jax.runtime.interrupts import interruptible
@@ -172,10 +172,9 @@ class _Regal(Course[TrainState]):
         rng = np.random.default_rng([self._config.seed, step])
         return int(rng.choice(len(sizes), p=sizes / sizes.sum()))
 
-    def step(self, state: TrainState, step: int) -> tuple[TrainState, Mapping[str, float]]:
+    def step(self, state: TrainState, step: int) -> tuple[TrainState, Metrics]:
         pool = self._pools[self.program(step)]
-        state, metrics = train_step(self._learner, self._mesh, state, pool, self._key)
-        return state, {name: float(value) for name, value in metrics._asdict().items()}
+        return train_step(self._learner, self._mesh, state, pool, self._key)
 
     def validate(self, state: TrainState) -> tuple[TrainState, Mapping[str, float]]:
         found = validate(self._learner, self._mesh, state.policy, self._validation, self._validation_key)

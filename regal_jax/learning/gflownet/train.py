@@ -22,7 +22,7 @@ from regal_jax.heuristics import run_heuristic
 from regal_jax.learning.ahead import Ahead
 from regal_jax.learning.gflownet.config import GflownetTrainConfig, Loss
 from regal_jax.learning.gflownet.data import GflownetSource, chosen_sets
-from regal_jax.learning.gflownet.step import GflownetLearner, GflownetState, gflownet_step
+from regal_jax.learning.gflownet.step import GflownetLearner, GflownetMetrics, GflownetState, gflownet_step
 from regal_jax.learning.loop import (
     WEIGHTS,
     Course,
@@ -174,10 +174,9 @@ class _Schedules(Course[GflownetState]):
     def program(self, step: int) -> int:
         return self._source.size(step)
 
-    def step(self, state: GflownetState, step: int) -> tuple[GflownetState, Mapping[str, float]]:
+    def step(self, state: GflownetState, step: int) -> tuple[GflownetState, GflownetMetrics]:
         inputs = self._ahead.get(step)
-        state, metrics = gflownet_step(self._learner, self._mesh, state, inputs, self._key)
-        return state, {name: float(value) for name, value in metrics._asdict().items()}
+        return gflownet_step(self._learner, self._mesh, state, inputs, self._key)
 
     def _made(self, step: int) -> ScheduleInputs:
         return everywhere(self._source.inputs(step), self._mesh)

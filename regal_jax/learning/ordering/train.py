@@ -24,7 +24,7 @@ from regal_jax.learning.loop import (
 from regal_jax.learning.mesh import everywhere, mesh_for, on_this_process, spread
 from regal_jax.learning.ordering.config import OrderTrainConfig
 from regal_jax.learning.ordering.data import ONE_DEVICE, OrderBatch, OrderSource, host_batch
-from regal_jax.learning.ordering.step import OrderLearner, OrderState, greedy_peaks, order_step
+from regal_jax.learning.ordering.step import OrderLearner, OrderMetrics, OrderState, greedy_peaks, order_step
 from regal_jax.learning.processes import exchanged, fetched, in_turns
 from regal_jax.learning.record import event_writer
 from regal_jax.learning.sets import load_sets
@@ -177,10 +177,9 @@ class _Orders(Course[OrderState]):
     def program(self, step: int) -> int:
         return self._source.pool(step)
 
-    def step(self, state: OrderState, step: int) -> tuple[OrderState, Mapping[str, float]]:
+    def step(self, state: OrderState, step: int) -> tuple[OrderState, OrderMetrics]:
         batch = spread(self._ahead.get(step), self._mesh)
-        state, metrics = order_step(self._learner, self._mesh, state, batch, self._key)
-        return state, {name: float(value) for name, value in metrics._asdict().items()}
+        return order_step(self._learner, self._mesh, state, batch, self._key)
 
     def validate(self, state: OrderState) -> tuple[OrderState, Mapping[str, float]]:
         if self._held_out is None:
