@@ -107,8 +107,6 @@ def test_the_capacity_is_that_of_a_file():
         ((*QUICK, "--sizes", 30), "sizes: is for the suite topological-order or robust-scheduling; leave it"),
         ((*QUICK, "--losses", "a=b"), "losses: is for the suite robust-scheduling; leave it out"),
         ((*QUICK, "--suite", "realistic", "--regimes", "a=b"), "regimes: is for the suite robust-scheduling"),
-        ((*QUICK, "--capacity", "-1"), "capacity: must be a number from 0 to 1e+06, got -1.0"),
-        ((*QUICK, "--capacity", "nan"), "capacity: must be a number from 0 to 1e+06, got nan"),
         (
             (*QUICK, "--capacity", "1.2", "--memory", "1GiB"),
             "memory, capacity: are '1GiB' and 1.2; leave one out",
@@ -130,8 +128,12 @@ def test_bad_input_is_one_line(arguments, message, capsys):
 
 
 @pytest.mark.parametrize(
-    "option", ["--policy=regal", "--limits=a", "--rounds=3", "--capacity=much", "--methods=,"]
-)
+    "option",
+    [
+        "--policy=regal", "--limits=a", "--rounds=3", "--methods=,",
+        "--capacity=much", "--capacity=0", "--capacity=-1", "--capacity=nan",
+    ],
+)  # fmt: skip
 def test_bad_arguments(option, capsys):
     with pytest.raises(SystemExit) as ended:
         run("evaluate", "--out", "out", option)
@@ -206,6 +208,17 @@ def test_tuned_settings_that_no_method_takes_are_refused(capsys, more):
     assert run("evaluate", "--graphs", "set", *more, "--tuned", "no.json", "--out", "out") == 2
     assert "--tuned: no method takes it; leave it out" in capsys.readouterr().err
     assert not pathlib.Path("out").exists()
+
+
+def test_tuned_settings_of_a_file_that_none_of_its_methods_takes_are_refused(capsys):
+    pathlib.Path("own.toml").write_text('methods = ["critical-path"]\ntuned = "no.json"\n')
+    arguments = ("--graphs", "set", "--limits", "none", "--evaluations", 20, "--no-warm-up", "--out", "out")
+    assert run("evaluate", *arguments, "--config", "own.toml") == 2
+    assert "own.toml: tuned: no method takes it; leave it out" in capsys.readouterr().err
+    assert not pathlib.Path("out").exists()
+    # Those of the command line need not take what the file has for its own.
+    pathlib.Path("other.toml").write_text('methods = ["tuned-brkga"]\ntuned = "no.json"\n')
+    assert run("evaluate", *arguments, "--config", "other.toml", "--methods", "critical-path") == 0
 
 
 def test_methods_without_the_tuned_one_need_no_file_of_a_table(capsys):

@@ -14,6 +14,7 @@ __all__ = [
     "count",
     "dimension",
     "folder_name",
+    "positive",
     "seconds",
     "seed",
 ]
@@ -120,7 +121,7 @@ def seed(text: str) -> int:
     return number
 
 
-def seconds(text: str) -> float:
+def positive(text: str) -> float:
     """A finite number that is more than 0."""
     number = float(text)
     if not 0 < number < math.inf:
@@ -128,8 +129,14 @@ def seconds(text: str) -> float:
     return number
 
 
+def seconds(text: str) -> float:
+    """A number of seconds, finite and more than 0."""
+    return positive(text)
+
+
 # argparse names the type of an argument by its `__name__` in error messages.
-count.__name__, seed.__name__, seconds.__name__ = "whole number", "whole number", "number of seconds"
+count.__name__, seed.__name__ = "whole number", "whole number"
+positive.__name__, seconds.__name__ = "number", "number of seconds"
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[OneLineParser]"
 """The object of argparse to which commands are added."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from regal_jax.checks import counted, shown
 from regal_jax.cli import machine
-from regal_jax.cli.arguments import Subparsers, add_engine, add_out, count, seconds, seed
+from regal_jax.cli.arguments import Subparsers, add_engine, add_out, count, positive, seconds, seed
 from regal_jax.cli.progress import progress_bars
 from regal_jax.errors import InfeasiblePlanWarning
 from regal_jax.runtime.interrupts import interruptible
@@ -72,7 +72,7 @@ def add_evaluate(subparsers: Subparsers) -> None:
     _problem(evaluate, "test")
     evaluate.add_argument(
         "--capacity",
-        type=float,
+        type=positive,
         metavar="RATIO",
         help="capacity of each device, relative to an even split of a graph's memory, instead of --memory: "
         "1.2, for example (default: that of --memory)",
@@ -328,15 +328,28 @@ def _config(args: argparse.Namespace, **fixed: Any) -> "EvaluationConfig":
     if "graphs" not in document and document.get("suite", "regal") == "regal":
         raise ConfigError("--graphs: give the path of a set of graphs, of a corpus, or 'sample'")
     config = EvaluationConfig.from_document(document)
-    if getattr(args, "tuned", None):
+    if source := _source_of_tuned(args):
         from regal_jax.experiments.jobs import takes_tuned
 
         if not takes_tuned(config):
             raise ConfigError(
-                "--tuned: no method takes it; leave it out, or add tuned-brkga to the methods of the suite "
+                f"{source}: no method takes it; leave it out, or add tuned-brkga to the methods of the suite "
                 "regal or realistic"
             )
     return config
+
+
+def _source_of_tuned(args: argparse.Namespace) -> str:
+    """What gave a file of tuned settings to methods of its own; empty if none was given."""
+    from regal_jax.experiments import EvaluationConfig
+
+    if getattr(args, "tuned", None):
+        return "--tuned"
+    file = getattr(args, "config", None)
+    # Other methods, of the command line, need not take what the file has for its own.
+    if file is None or args.methods or args.suite or not EvaluationConfig.read(file).get("tuned"):
+        return ""
+    return f"{file}: tuned"
 
 
 def _check_reported(args: argparse.Namespace) -> None:
