@@ -376,6 +376,17 @@ def test_wrong_pins_are_refused_or_found(path):
         ('"split:1"', '"split:x"', "OP:PORT"),
         ('"transfer": "blocking"', '"transfer": "beam"', "cannot read"),
         ('"latency": "1s"', '"latency": -1', "latency"),
+        (
+            '"provenance"',
+            '"colocation": [], "provenance"',
+            "'colocation' is unknown; drop it, or use one of form",
+        ),
+        ('"time_unit"', '"unit": "s", "time_unit"', r"graph\.'unit' is unknown; .* name, hash, time_unit$"),
+        ('"latency"', '"delay": 0, "latency"', r"cluster\.'delay' is unknown"),
+        ('"count"', '"number": 0, "count"', r"transfers\.'number' is unknown"),
+        ('"op": "split"', '"op": "split", "opkind": "x"', r"events\[2\]\.'opkind' is unknown"),
+        ('"tensor"', '"op": "split", "tensor"', r"events\[3\]\.'op' is unknown"),
+        ('{"time"', '{"ti\\nme": 0, "time"', r"memory_profile\[0\]\.'ti\\nme' is unknown"),
         ('"load": 0', '"lo\\nad": 5', r"placement\.'lo\\nad' must be an index below 2"),
     ],
 )

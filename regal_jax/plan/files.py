@@ -15,6 +15,7 @@ each source; ``null`` is infinite), ``objective``, ``lower_bound``,
 ``bytes`` held from ``time`` on) and ``provenance``; if no plan fits the memory, ``impossible``
 says why; if the search was given pins or colocation, ``pin`` (pattern over op names to
 list of devices) and ``colocate`` (list of patterns). Numbers are written so that they are read back exactly.
+Other fields are refused, so that a misspelt one does not count as left out.
 """
 
 import json
@@ -38,6 +39,20 @@ __all__ = ["FORMAT", "VERSION", "cluster_document", "plan_fields", "plan_text", 
 
 FORMAT: Final = "regal_jax.plan"
 VERSION: Final = 1
+
+_FIELDS: Final = (
+    "format", "version", "graph", "cluster", "objective", "makespan", "peak_memory", "lower_bound",
+    "one_device_makespan", "transfers", "provenance", "impossible", "pin", "colocate", "placement", "events",
+    "memory_profile",
+)  # fmt: skip
+_OF_GRAPH: Final = ("name", "hash", "time_unit")
+_OF_CLUSTER: Final = ("memory", "transfer", "latency", "bandwidth")
+_OF_TRANSFERS: Final = ("count", "bytes")
+_OF_EVENTS: Final = {
+    "compute": ("kind", "op", "op_kind", "device", "start", "finish"),
+    "transfer": ("kind", "tensor", "source", "device", "start", "finish"),
+}
+_OF_PROFILES: Final = ("time", "bytes")
 
 
 def cluster_document(cluster: Cluster) -> dict[str, Any]:
@@ -110,7 +125,9 @@ def plan_fields(text: str) -> dict[str, Any]:
       FormatError: ``text`` is not such a document.
     """
     document = _document(text)
+    _only(document, _FIELDS)
     graph = _get(document, "graph", _object)
+    _only(graph, _OF_GRAPH, "graph.")
     cluster = read_cluster(_get(document, "cluster", _object))
     d = cluster.num_devices
     placement = _get(document, "placement", _object)
@@ -122,6 +139,7 @@ def plan_fields(text: str) -> dict[str, Any]:
     peaks = _each(_get(document, "peak_memory", _list), _integer, "peak_memory", d)
     times, held = _profile(_get(document, "memory_profile", _list), d)
     transfers = _get(document, "transfers", _object)
+    _only(transfers, _OF_TRANSFERS, "transfers.")
     return {
         "graph_name": _get(graph, "name", _text, "graph."),
         "graph_hash": _get(graph, "hash", _text, "graph."),
@@ -177,8 +195,9 @@ def read_cluster(fields: dict[str, Any]) -> Cluster:
     """The cluster that `cluster_document` wrote.
 
     Raises:
-      FormatError: A field is missing or invalid.
+      FormatError: A field is missing, invalid or unknown.
     """
+    _only(fields, _OF_CLUSTER, "cluster.")
 
     def infinite(value: Any) -> Any:
         if isinstance(value, list):
@@ -205,6 +224,7 @@ def _events(rows: list[Any], names: tuple[str, ...], d: int) -> tuple[list[np.nd
         where = f"events[{i}]."
         if not isinstance(row, dict) or row.get("kind") not in ("compute", "transfer"):
             raise FormatError(f"plan: events[{i}] is not an object of kind 'compute' or 'transfer'")
+        _only(row, _OF_EVENTS[row["kind"]], where)
         port, source = -1, -1
         if row["kind"] == "compute":
             name = _get(row, "op", _text, where)
@@ -230,6 +250,7 @@ def _profile(rows: list[Any], d: int) -> tuple[tuple[np.ndarray, ...], tuple[np.
     times, held = [], []
     for k, row in enumerate(_each(rows, _object, "memory_profile", d)):
         where = f"memory_profile[{k}]."
+        _only(row, _OF_PROFILES, where)
         time = _each(_get(row, "time", _list, where), _number, f"{where}time", None)
         byte = _each(_get(row, "bytes", _list, where), _integer, f"{where}bytes", len(time))
         times.append(np.array(time, dtype=np.float64))
@@ -248,6 +269,14 @@ def _get(fields: dict[str, Any], key: str, check: Callable[[Any], Any], where: s
         if key not in fields:
             raise FormatError(f"plan: {name} is missing") from None
         raise FormatError(f"plan: {name} must be {error}, got {reprlib.repr(fields[key])}") from None
+
+
+def _only(fields: dict[str, Any], known: tuple[str, ...], where: str = "") -> None:
+    """Refuses other fields than those that are known."""
+    unknown = fields.keys() - known
+    if unknown:
+        name = reprlib.repr(min(unknown))
+        raise FormatError(f"plan: {where}{name} is unknown; drop it, or use one of {', '.join(known)}")
 
 
 def _each(values: list[Any], check: Callable[[Any], Any], where: str, length: int | None) -> list[Any]:
