@@ -90,6 +90,22 @@ def test_a_folder_may_hold_a_sample(tmp_path, monkeypatch):
     assert graph.content_hash in expected
 
 
+@pytest.mark.parametrize("read", [load_graphs, lambda *a: list(topological_order._read(*a, 10**6))])
+def test_what_is_left_of_a_sample_or_of_a_corpus_is_refused(tmp_path, read):
+    sample = tmp_path / "sample"
+    shutil.copytree(SAMPLE, sample)
+    (sample / ".begun").touch()
+    assert read(sample, "test")
+    (sample / "index.jsonl").unlink()
+    with pytest.raises(FormatError, match=r"sample: only the beginning of a sample is there; make it again"):
+        read(sample, "test")
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    JsonLines(corpus / "index.jsonl").append({"path": "graphs/fake/mlp.forward.json.gz", "ops": 9})
+    with pytest.raises(FormatError, match=r"corpus: a corpus that has lost its corpus\.json; bring it back"):
+        read(corpus, "test")
+
+
 def test_what_is_no_set(folder, tmp_path):
     with pytest.raises(ConfigError, match="set: max_ops is 19, but the smallest graph has 20 ops; raise it"):
         load_graphs(folder, "train", max_ops=19)

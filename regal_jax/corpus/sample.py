@@ -13,6 +13,7 @@ from typing import Any, Final
 from regal_jax.checks import check_callback, check_whole
 from regal_jax.datasets.corpus_files import CORPUS, GRAPHS, INDEX, read_corpus
 from regal_jax.datasets.corpus_reader import corpus_records
+from regal_jax.datasets.shipped import BEGUN
 from regal_jax.datasets.statistics import graph_record
 from regal_jax.errors import ConfigError
 from regal_jax.importers import load_graph
@@ -27,8 +28,6 @@ from regal_jax.storage.paths import folder_path
 
 __all__ = ["write_sample"]
 
-_BEGUN: Final = ".begun"
-"""File in the folder of a sample that is being written."""
 _CONTRACTS_BY: Final = 8
 """Largest ratio of ops before contraction to the limit; contraction seldom saves more than this factor."""
 
@@ -148,7 +147,7 @@ class _Sample:
         records = [self.records[path] for path in sorted(self.records)]
         try:
             with locked(target):
-                write_atomically(target / _BEGUN, b"")
+                write_atomically(target / BEGUN, b"")
                 (target / INDEX).unlink(missing_ok=True)
                 for pattern in ("*/*.json.gz", "*/.*.tmp", ".*.tmp"):
                     for old in target.glob(pattern):
@@ -159,7 +158,7 @@ class _Sample:
                 for empty in [p for p in target.iterdir() if p.is_dir() and not any(p.iterdir())]:
                     empty.rmdir()
                 write_atomically(target / INDEX, b"".join(map(_line, records)))
-                (target / _BEGUN).unlink()
+                (target / BEGUN).unlink()
         except OSError as error:
             raise ConfigError(
                 f"{target}: cannot be written: {error.strerror}; choose another folder"
@@ -186,7 +185,7 @@ def _refuse_others(target: pathlib.Path) -> None:
     """Raises an error if ``target`` holds anything other than a sample."""
     if target.exists() and not target.is_dir():
         raise ConfigError(f"{target}: is not a folder; choose another name")
-    if not target.is_dir() or (target / _BEGUN).exists():
+    if not target.is_dir() or (target / BEGUN).exists():
         return
     # A name that begins with a dot is left by a writer that was killed before it began.
     if any(not entry.name.startswith(".") for entry in target.iterdir()):

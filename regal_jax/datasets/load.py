@@ -10,7 +10,7 @@ from regal_jax.checks import check_whole, shown
 from regal_jax.datasets.candidates import SPLITS, check_split
 from regal_jax.datasets.corpus_files import CORPUS, INDEX
 from regal_jax.datasets.corpus_reader import load_corpus
-from regal_jax.datasets.shipped import SAMPLE, load_sample
+from regal_jax.datasets.shipped import BEGUN, SAMPLE, load_sample
 from regal_jax.datasets.store import read_set
 from regal_jax.errors import ConfigError
 from regal_jax.examples import load_example
@@ -129,7 +129,9 @@ def sample_folder(path: str | os.PathLike[str]) -> pathlib.Path | None:
     if path == SAMPLE_PATH:
         return SAMPLE
     # A corpus has an index, too.
-    return folder if os.path.exists(folder / INDEX) and not os.path.exists(folder / CORPUS) else None
+    if os.path.exists(folder / CORPUS):
+        return None
+    return folder if any(os.path.exists(folder / name) for name in (INDEX, BEGUN)) else None
 
 
 def _read(path: str | os.PathLike[str], split: str, max_ops: int) -> Iterable[ComputationGraph]:

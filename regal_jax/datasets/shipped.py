@@ -4,6 +4,7 @@
 
     index.jsonl                  one graph per line: its origin, split, sizes and hashes
     SOURCE/MODEL.FORM.json.gz    the graph
+    .begun                       while it is being written
 """
 
 import os
@@ -11,17 +12,19 @@ import pathlib
 from typing import Any, Final
 
 from regal_jax.datasets.candidates import check_split
-from regal_jax.datasets.corpus_files import INDEX
+from regal_jax.datasets.corpus_files import CORPUS, GRAPHS, INDEX
 from regal_jax.errors import FormatError
 from regal_jax.graph import ComputationGraph
 from regal_jax.importers import load_graph
 from regal_jax.storage.json_lines import JsonLines
 from regal_jax.storage.paths import folder_path
 
-__all__ = ["SAMPLE", "load_sample", "sample_records"]
+__all__ = ["BEGUN", "SAMPLE", "load_sample", "sample_records"]
 
 SAMPLE: Final = pathlib.Path(__file__).with_name("sample")
 """Folder of the sample that comes with the package."""
+BEGUN: Final = ".begun"
+"""File in the folder of a sample that is being written."""
 
 
 def sample_records(folder: str | os.PathLike[str] = SAMPLE) -> list[dict[str, Any]]:
@@ -41,13 +44,24 @@ def sample_records(folder: str | os.PathLike[str] = SAMPLE) -> list[dict[str, An
     """
     root = folder_path(folder)
     records = JsonLines(root / INDEX).read()
+    if not records and (root / BEGUN).exists():
+        raise FormatError(
+            f"{root}: only the beginning of a sample is there; make it again with 'regal-jax corpus sample "
+            f"CORPUS --out {root}'"
+        )
     if not records:
         raise FormatError(
             f"{root}: no sample there; make one with 'regal-jax corpus sample CORPUS --out {root}'"
         )
     for number, record in enumerate(records, 1):
-        if not {"path", "split", "original_ops"} <= record.keys():
-            raise FormatError(f"{root / INDEX}: line {number} is not of a sample; make the sample again")
+        if {"path", "split", "original_ops"} <= record.keys():
+            continue
+        if str(record.get("path")).startswith(f"{GRAPHS}/"):
+            raise FormatError(
+                f"{root}: a corpus that has lost its {CORPUS}; bring it back, or run 'regal-jax corpus build "
+                f"--out {root}' again"
+            )
+        raise FormatError(f"{root / INDEX}: line {number} is not of a sample; make the sample again")
     return sorted(records, key=lambda record: record["path"])
 
 
