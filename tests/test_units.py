@@ -111,6 +111,17 @@ def test_bad_bandwidths(text):
         parse_bandwidth(text, "s")
 
 
+def test_what_is_below_zero_is_shown_as_it_was_written():
+    for parse, value in (
+        (parse_bytes, "-5GiB"),
+        (parse_bytes, -5),
+        (lambda text: parse_time(text, "s"), "-5us"),
+        (lambda text: parse_bandwidth(text, "s"), " -5GB/s"),
+    ):
+        with pytest.raises(ValueError, match=f"must be zero or more, got {value!r}$"):
+            parse(value)
+
+
 @pytest.mark.parametrize(
     ("value", "text"),
     [

@@ -30,7 +30,8 @@ _BITS: Final = re.compile(r"[KMGTP]i?b")
 _TIME: Final = re.compile(_NUMBER + r"(s|ms|us|µs|μs|ns)?\s*", re.IGNORECASE)
 
 
-def _number(value: Quantity, what: str) -> float:
+def _number(value: Quantity, what: str, written: str = "") -> float:
+    """``value`` as a float, zero or more; messages show it as it was ``written`` with its unit."""
     if isinstance(value, (bool, bytes, bytearray)):
         raise ValueError(f"{what}: expected a number, got {shown(value)}")
     try:
@@ -38,7 +39,7 @@ def _number(value: Quantity, what: str) -> float:
     except (TypeError, ValueError, OverflowError) as error:
         raise ValueError(f"{what}: expected a number, got {shown(value)}") from error
     if math.isnan(number) or number < 0:
-        raise ValueError(f"{what}: must be zero or more, got {shown(value)}")
+        raise ValueError(f"{what}: must be zero or more, got {shown(written or value)}")
     return number
 
 
@@ -56,7 +57,7 @@ def _scaled(value: str, pattern: re.Pattern[str], what: str, example: str) -> fl
     if binary and not prefix:
         raise ValueError(f"{what}: cannot read {value!r}; write e.g. {example}")
     base = 1024 if binary else 1000
-    return _number(match[1], what) * base ** _DECIMAL[prefix]
+    return _number(match[1], what, value) * base ** _DECIMAL[prefix]
 
 
 def parse_bytes(value: Quantity, what: str = "size", *, round_up: bool = False) -> float:
@@ -94,7 +95,7 @@ def parse_time(value: Quantity, time_unit: str, what: str = "time") -> float:
     match = _TIME.fullmatch(value)
     if match is None:
         raise ValueError(f"{what}: cannot read {value!r}; write a number with a unit, e.g. '5us'")
-    number = _number(match[1], what)
+    number = _number(match[1], what, value)
     return number if match[2] is None else _convert(number, match[2].casefold(), time_unit)
 
 
