@@ -93,6 +93,22 @@ def test_a_corpus_lacks_graphs_of_a_source_that_does_not_start_there(tmp_path, m
     assert (document["complete"], document["skipped"], document["counts"]["graphs"]) == (False, ["fake"], 0)
 
 
+def test_a_corpus_lacks_graphs_of_a_source_of_another_version_there(tmp_path, monkeypatch):
+    monkeypatch.setitem(SOURCES, "fake", Source("fake", "corpus_fake_source", ("numpy",)))
+
+    class Elsewhere(Inline):
+        def run(self, *args, **options):
+            with monkeypatch.context() as there:
+                there.setattr(Source, "versions", lambda _: {"numpy": "0.1"})
+                return super().run(*args, **options)
+
+    said = r"^source 'fake' is given up: a worker of the engine has numpy 0\.1, not [\d.]+; install its"
+    with pytest.warns(UserWarning, match=said) as caught:
+        document = build_corpus(tmp_path, sources=["fake"], only="fake/fork*", engine=Elsewhere())
+    assert len(caught) == 1
+    assert (document["complete"], document["skipped"], document["counts"]["graphs"]) == (False, ["fake"], 0)
+
+
 @pytest.mark.parametrize(
     "command",
     [

@@ -94,7 +94,8 @@ def build_corpus(
         are test graphs. The folder is for such builds only.
       progress: Makes a progress bar, with the arguments of `tqdm.tqdm`; none by default.
       engine: Where models are traced, as in `regal_jax.optimize_many`. On Ray, every machine needs the
-        packages of the sources, and ``jobs`` is not used. The corpus is written on this machine.
+        packages of the sources, of the same versions, and ``jobs`` is not used. The corpus is written on this
+        machine.
 
     Returns:
       The document ``corpus.json``, with ``"complete"``: whether all selected graphs were handled; and

@@ -45,7 +45,9 @@ def trace_remotely(
     pairs = [(source, spec) for source, specs in tasks for spec in specs]
 
     def message(source: Source, spec: TraceSpec) -> Message:
-        return Message({"spec": spec.to_json(), "source": [source.name, source.module, source.packages]})
+        where = [source.name, source.module, source.packages]
+        versions = packages.get(source.name, {})
+        return Message({"spec": spec.to_json(), "source": where, "versions": versions})
 
     items = [Item(source.name, functools.partial(message, source, spec)) for source, spec in pairs]
 
@@ -56,13 +58,13 @@ def trace_remotely(
             path = build.root / GRAPHS / f"{spec.key}.json.gz"
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, message.blobs[0])
-        if message.head:
+        unusable = message.head.get("unusable", "it does not start on a worker of the engine")
+        if message.head and "unusable" not in message.head:
             build.write_down(spec, source, packages.get(source.name, {}), message.head, tally)
         elif source.name not in build.skipped and not build.interrupted():
             build.skipped.add(source.name)
             warnings.warn(
-                f"source {source.name!r} is given up: it does not start on a worker of the engine; "
-                "install its packages there",
+                f"source {source.name!r} is given up: {unusable}; install its packages there",
                 stacklevel=2,
             )
 
@@ -81,9 +83,10 @@ def trace_models(
 
     Args:
       common: Time limit of a graph, and settings of the build.
-      messages: For each graph its source and spec.
+      messages: For each graph its spec, its source, and the versions of the source's packages.
       tell: Called with the position of a graph, its record or the reason of a failure, and the graph's file.
-        A graph whose source cannot be used, or whose trace was interrupted, has an empty answer.
+        A graph whose source cannot be used, or whose trace was interrupted, has an empty answer, or one
+        that says that a package has another version here.
     """
     settings = dict(common.head)
     timeout = settings.pop("timeout")
@@ -92,6 +95,13 @@ def trace_models(
     specs = [TraceSpec.from_json(message.head["spec"]) for message in messages]
     place = {spec.key: position for position, spec in enumerate(specs)}
     told: set[str] = set()
+    there, here = messages[0].head["versions"], source.versions()
+    differ = [package for package in there if here[package] not in (None, there[package])]
+    if differ:
+        text = f"a worker of the engine has {differ[0]} {here[differ[0]]}, not {there[differ[0]]}"
+        for position in range(len(specs)):
+            tell(position, Message({"unusable": text}), True)
+        return
 
     class Telling(Build):
         """A build that reports its results instead of writing them to files."""
