@@ -362,6 +362,20 @@ def test_earlier_plans_are_compared_with_kept_ones_as_plans_of_the_call(tmp_path
     assert optimize_many([graph], CLUSTER, warm_start=better, **options)[0].makespan <= better.makespan
 
 
+def test_earlier_plans_are_adapted_once(tmp_path, monkeypatch):
+    graphs = graphs_of(3)
+    earlier = [optimize(graph, Cluster.uniform(4), method="heft") for graph in graphs[1:]]
+    options = {"method": "list-search", "evaluations": 40, "pin": {"op3": 1}, "warm_start": earlier}
+    optimize_many(graphs[:1], CLUSTER, **{**options, "warm_start": True}, store=tmp_path)
+    expected = optimize_many(graphs, CLUSTER, **options)
+    room, adapted = importlib.import_module("regal_jax.solvers.loop.earlier"), []
+    adapt = room.adapt_plan
+    monkeypatch.setattr(room, "adapt_plan", lambda plan, *to: adapted.append(plan) or adapt(plan, *to))
+    made = optimize_many(graphs, CLUSTER, **options, store=tmp_path)
+    assert [told(plan) for plan in made] == [told(plan) for plan in expected]
+    assert len(adapted) == 2
+
+
 def test_time_is_shared_among_graphs():
     seconds = []
 

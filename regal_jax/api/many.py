@@ -76,7 +76,7 @@ class Batch:
                 on_plan(member, plan)
 
         try:
-            made = self._plan(missing, keep, on_improvement)
+            made = self._plan(missing, keep, on_improvement, earlier)
         except WorkerError as error:
             given = {**found, **dict(zip(missing, error.plans, strict=True))}
             raise WorkerError(str(error), [given[member] for member in range(len(self.graphs))]) from None
@@ -87,14 +87,18 @@ class Batch:
         members: Sequence[int],
         on_plan: Callable[[int, Plan], object] | None,
         on_improvement: Callable[[int, Improvement], object] | None,
+        earlier: Sequence[Sequence[Plan]] | None = None,
     ) -> list[Plan]:
-        """Plans of some of the graphs, here or on the engine."""
+        """Plans of some of the graphs, here or on the engine.
+
+        ``earlier`` has the earlier plans of all graphs, as `share_earlier` gives them, if they are known.
+        """
         graphs = [self.graphs[member] for member in members]
         clusters = [self.clusters[member] for member in members]
         hashes = {graph.content_hash for graph in graphs} if self.settings.earlier else set()
         if len(members) < len(self.graphs):
-            earlier = tuple(plan for plan in self.settings.earlier if plan.graph_hash in hashes)
-            settings = dataclasses.replace(self.settings, earlier=earlier)
+            needed = tuple(plan for plan in self.settings.earlier if plan.graph_hash in hashes)
+            settings = dataclasses.replace(self.settings, earlier=needed)
         else:
             settings = self.settings
         options: dict[str, Any] = {
@@ -103,9 +107,8 @@ class Batch:
             "on_improvement": _of_members(on_improvement, members),
         }
         if self.engine is None:
-            return optimize_here(
-                graphs, clusters, settings, self.pin, self.colocate, devices=self.devices, **options
-            )
+            options |= {"devices": self.devices, "earlier": earlier and [earlier[m] for m in members]}
+            return optimize_here(graphs, clusters, settings, self.pin, self.colocate, **options)
         if self.devices is not None:
             raise ConfigError("devices: an engine's workers use their own; leave it out")
         pairs = list(zip(graphs, clusters, strict=True))
@@ -165,6 +168,7 @@ def optimize_here(
     devices: Sequence[Any] | None,
     on_plan: Callable[[int, Plan], object] | None = None,
     on_improvement: Callable[[int, Improvement], object] | None = None,
+    earlier: Sequence[Sequence[Plan]] | None = None,
 ) -> list[Plan]:
     deadline = Deadline(settings.time_limit)
     check_batches(batch_size, devices)  # Also where the search is on the host.
@@ -174,7 +178,8 @@ def optimize_here(
     if settings.evaluations * sum(graph.num_ops for graph in graphs) >= _LARGE:
         compile_ahead([task for agenda in agendas for task in agenda.ahead(settings.objective)])
     pairs = list(zip(pinned.graphs, clusters, strict=True))
-    earlier = share_earlier(pinned.restrict(settings.earlier), pairs, settings.objective)
+    if earlier is None:
+        earlier = share_earlier(pinned.restrict(settings.earlier), pairs, settings.objective)
     made = [contract_for(*pair, settings.objective) for pair in pairs] if settings.contract else None
     if made is not None:
         pairs = list(zip((one.graph for one in made), clusters, strict=True))
