@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import time
 
 import fuzz
 import fuzz_formats
@@ -46,6 +47,14 @@ def test_json_is_refused_in_one_line(text, message):
     with pytest.raises(FormatError, match=message) as error:
         parse_json(text)
     assert "\n" not in str(error.value)
+
+
+def test_a_key_that_occurs_twice_is_found_in_linear_time():
+    keys = ", ".join(f'"op{i}": 0' for i in range(50_000))
+    began = time.process_time()
+    with pytest.raises(FormatError, match="the key 'op49999' twice"):
+        parse_json(f'{{{keys}, "op49999": 0}}')
+    assert time.process_time() - began < 10  # Where keys are compared in pairs, a minute.
 
 
 def test_json_is_read():

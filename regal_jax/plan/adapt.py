@@ -8,6 +8,7 @@ import numpy as np
 from regal_jax.checks import check_kind
 from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
+from regal_jax.graph.topology import rows
 from regal_jax.plan.bounds import Objective
 from regal_jax.plan.drafts import BestDraft
 from regal_jax.plan.plan import Plan, without_proof
@@ -91,8 +92,9 @@ def _placement(
         target[k] = load.argmin()
         load[target[k]] += work[k]
     placement = target[before]
+    bounds, ops = rows(graph.colocation_leader, np.arange(graph.num_ops), graph.num_ops)
     for leader in np.unique(graph.colocation_leader[~allowed[np.arange(graph.num_ops), placement]]).tolist():
-        group = graph.colocation_leader == leader
+        group = ops[bounds[leader] : bounds[leader + 1]]
         moved = weight[group].sum()
         load[placement[leader]] -= moved
         placement[group] = np.where(allowed[leader], load, np.inf).argmin()

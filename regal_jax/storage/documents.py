@@ -1,5 +1,6 @@
 """Strict parsing of untrusted JSON and TOML, with errors of one line."""
 
+import collections
 import json
 import math
 import os
@@ -152,7 +153,7 @@ def _whole(text: str) -> int:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
+        times = collections.Counter(key for key, _ in pairs)
+        twice = next(key for key in times if times[key] > 1)
         raise FormatError(f"JSON object has the key {twice!r} twice; drop one of the two")
     return made
