@@ -214,6 +214,16 @@ def test_a_comparison_gives_its_options_to_every_method():
     assert plans.plans["random-topological"].provenance["seed"] == 5
 
 
+def test_every_method_of_a_comparison_begins_with_the_plans_of_an_iterator():
+    graph, cluster = generate("layered", 60, seed=1), Cluster.uniform(2)
+    good = optimize(graph, cluster, method="list-search", evaluations=2000, progress=False)
+    methods = ["bfs", "local-search", "random-search"]
+    found = compare(graph, cluster, methods, evaluations=20, warm_start=iter([good]), progress=False)
+    assert all(
+        found.plans[name].makespan <= good.makespan < found.plans["bfs"].makespan for name in methods[1:]
+    )
+
+
 def test_warnings_name_the_line_of_the_caller():
     graph, cluster = generate("ordering-layered", 20, seed=0), Cluster.uniform(1, "8MiB")
     for call in (

@@ -18,6 +18,7 @@ from regal_jax.plan import Objective, Plan
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import interrupt_at_end
 from regal_jax.solvers import Solver, solver
+from regal_jax.solvers.loop.earlier import earlier_plans
 
 __all__ = ["Comparison", "compare"]
 
@@ -141,6 +142,9 @@ def compare(
     if twice is not None:
         raise ConfigError(f"methods: {twice!r} occurs twice; name it once, or give a table of your own names")
     pin, colocate = plain_constraints(options.pop("pin", None), options.pop("colocate", ()))
+    # Read once: every method gets them, and an iterator has them once.
+    if earlier := earlier_plans(options.get("warm_start", True)):
+        options["warm_start"] = earlier
     plans: dict[str, Plan] = {}
     seconds: dict[str, float] = {}
     for name, method in zip(names, made, strict=True):
