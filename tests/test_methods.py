@@ -10,7 +10,17 @@ import pytest
 from flax import nnx
 from policy_cases import four_bins
 
-from regal_jax import Brkga, BrkgaConfig, Cluster, GraphBuilder, compare, optimize, optimize_many, order
+from regal_jax import (
+    Brkga,
+    BrkgaConfig,
+    Cluster,
+    GraphBuilder,
+    ListSearch,
+    compare,
+    optimize,
+    optimize_many,
+    order,
+)
 from regal_jax.datasets import generate
 from regal_jax.encoding import quantile_table, uniform_proposal
 from regal_jax.errors import ConfigError, FormatError, InfeasiblePlanWarning, MissingExtraError
@@ -217,11 +227,9 @@ def test_a_comparison_gives_its_options_to_every_method():
 def test_every_method_of_a_comparison_begins_with_the_plans_of_an_iterator():
     graph, cluster = generate("layered", 60, seed=1), Cluster.uniform(2)
     good = optimize(graph, cluster, method="list-search", evaluations=2000, progress=False)
-    methods = ["bfs", "local-search", "random-search"]
+    methods = {"first": ListSearch(), "second": ListSearch()}
     found = compare(graph, cluster, methods, evaluations=20, warm_start=iter([good]), progress=False)
-    assert all(
-        found.plans[name].makespan <= good.makespan < found.plans["bfs"].makespan for name in methods[1:]
-    )
+    assert all(plan.makespan <= good.makespan for plan in found.plans.values())
 
 
 def test_warnings_name_the_line_of_the_caller():
