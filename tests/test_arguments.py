@@ -1,5 +1,7 @@
 """Public functions refuse arguments of another kind in one line, with an error of the library."""
 
+import dataclasses
+
 import jax
 import numpy as np
 import pytest
@@ -26,9 +28,9 @@ from regal_jax.datasets import (
     read_set,
     with_noise,
 )
-from regal_jax.errors import ConfigError, FormatError, PlanError
+from regal_jax.errors import ConfigError, FormatError, GraphError, PlanError
 from regal_jax.experiments import EvaluationConfig, make_method, run_evaluation, tune
-from regal_jax.graph import induced, topology_hash, without_residents
+from regal_jax.graph import constrain, induced, topology_hash, without_residents
 from regal_jax.heuristics import best_heuristic, run_heuristic
 from regal_jax.solvers import Brkga, Heuristic, Portfolio, with_settings
 
@@ -46,6 +48,8 @@ OF_GRAPHS = {
     "decode_order": lambda g: plan.decode_order(g, CLUSTER, PLAN.placement, np.zeros(12), np.zeros((12, 2))),
     "decode_placement": lambda g: plan.decode_placement(g, CLUSTER, np.zeros((12, 2))),
     "replay": lambda g: plan.replay(g, CLUSTER, PLAN.placement, PLAN.event_ids(GRAPH)),
+    "outcome": lambda g: plan.outcome(g, CLUSTER, PLAN.placement, PLAN.event_ids(GRAPH)),
+    "event_ids": PLAN.event_ids,
     "order_bound": plan.order_bound,
     "plan_fitness": lambda g: plan.plan_fitness(PLAN, g),
     "adapt_plan": lambda g: plan.adapt_plan(PLAN, g, CLUSTER),
@@ -56,6 +60,7 @@ OF_GRAPHS = {
     "start_times": lambda g: robust.start_times(g, CLUSTER, np.zeros((1, 12), int), np.zeros((1, 12), int)),
     "speedup": lambda g: robust.speedup(g, np.ones(1)),
     "time_scale": robust.time_scale,
+    "constrain": constrain,
     "induced": lambda g: induced(g, np.ones(12, bool)),
     "without_residents": without_residents,
     "topology_hash": topology_hash,
@@ -71,6 +76,7 @@ OF_CLUSTERS = {
     "contract_for": lambda c: plan.contract_for(GRAPH, c, "makespan"),
     "decode_order": lambda c: plan.decode_order(GRAPH, c, PLAN.placement, np.zeros(12), np.zeros((12, 2))),
     "replay": lambda c: plan.replay(GRAPH, c, PLAN.placement, PLAN.event_ids(GRAPH)),
+    "outcome": lambda c: plan.outcome(GRAPH, c, PLAN.placement, PLAN.event_ids(GRAPH)),
     "adapt_plan": lambda c: plan.adapt_plan(PLAN, GRAPH, c),
     "make_schedule_inputs": lambda c: gflownet.make_schedule_inputs(GRAPH, c),
     "run_heuristic": lambda c: run_heuristic("bfs", GRAPH, c),
@@ -119,6 +125,23 @@ def test_sets_have_paths(read, wrong):
         (
             lambda: plan.adapt_plan(PLAN, GRAPH, CLUSTER, provenance="x"),
             "provenance: give a Mapping, got str",
+        ),
+        (
+            lambda: plan.Plan.from_events(GRAPH, CLUSTER, PLAN.placement, [], provenance="x"),
+            "provenance: give a Mapping, got str",
+        ),
+        (lambda: plan.contract(GRAPH).expand("plan.json"), "plan: give a Plan, got str"),
+        (lambda: PLAN.placement_of(["op1"]), "op: give a str, got list"),
+        (lambda: GRAPH.tensor_index(3), "name: give a str, got int"),
+        (lambda: constrain(GRAPH, {"op1": 0}, devices="2"), "devices: must be a whole number of at least 1"),
+        (
+            lambda: dataclasses.replace(GRAPH, op_names=None),
+            "op_names: give a list with an entry for each op",
+        ),
+        (lambda: dataclasses.replace(GRAPH, runtime=3.0), "runtime: shape (); give one number each"),
+        (
+            lambda: regal_jax.optimize(GRAPH, CLUSTER, method="list-search", warm_start=np.array(3)),
+            "warm_start: give True, False, a Plan",
         ),
         (lambda: plan.order_bound(GRAPH, 3), "order: give whole numbers in one row"),
         (lambda: plan.order_bound(GRAPH, [0, 0]), "order: give each of the 12 ops once"),
@@ -206,7 +229,7 @@ def test_sets_have_paths(read, wrong):
 )
 def test_what_cannot_be(call, said, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises((ConfigError, FormatError, PlanError)) as error:
+    with pytest.raises((ConfigError, FormatError, GraphError, PlanError)) as error:
         call()
     assert said in str(error.value)
     assert "\n" not in str(error.value)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from regal_jax.checks import check_kind, is_list, shown
 from regal_jax.graph.arrays import fastest_runtimes
 from regal_jax.graph.html import html_rows
 from regal_jax.graph.topology import offsets, rows, successors, topological_order
@@ -86,7 +87,10 @@ class ComputationGraph:
             object.__setattr__(self, "resident", none)
         # Plain tuples, ints and texts: the content hash must not depend on the types that were given.
         for field in ("op_names", "op_kinds", "allowed_devices", "colocation_group"):
-            object.__setattr__(self, field, tuple(map(plain, getattr(self, field))))
+            given = getattr(self, field)
+            if not is_list(given):
+                raise refusal(self, f"{field}: give a list with an entry for each op, got {shown(given)}")
+            object.__setattr__(self, field, tuple(map(plain, given)))
         object.__setattr__(self, "time_unit", plain_unit(self.name, self.time_unit))
         validate(self)
 
@@ -125,8 +129,10 @@ class ComputationGraph:
         """The tensor called ``name`` (``"OP:PORT"``).
 
         Raises:
+          ConfigError: ``name`` is no text.
           GraphError: There is no such tensor.
         """
+        check_kind("name", name, str)
         op, _, port = name.rpartition(":")
         o = self.op_index.get(op)
         if (

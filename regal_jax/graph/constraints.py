@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from regal_jax.checks import is_list, shown, whole
+from regal_jax.checks import check_kind, check_whole, is_list, shown, whole
 from regal_jax.errors import ConfigError
 from regal_jax.graph.computation_graph import ComputationGraph
 
@@ -43,8 +43,8 @@ def constrain(
       The graph; the same one if nothing was asked for.
 
     Raises:
-      ConfigError: A pattern matches no op, a device does not exist, or pins leave an op or a colocation group
-        without a device.
+      ConfigError: A pattern matches no op, a device does not exist, pins leave an op or a colocation group
+        without a device, or an argument is of another kind.
 
     Examples:
       >>> from regal_jax import GraphBuilder
@@ -55,6 +55,8 @@ def constrain(
       >>> graph.allowed_devices
       ((0,), (0,), None)
     """
+    check_kind("graph", graph, ComputationGraph)
+    devices = None if devices is None else check_whole("devices", devices, 1)
     pin, patterns = plain_constraints(pin, colocate)
     if not pin and not patterns:
         return graph

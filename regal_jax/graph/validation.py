@@ -48,7 +48,7 @@ def as_array(g: "ComputationGraph", field: str, dtype: type) -> np.ndarray:
     except (TypeError, ValueError, OverflowError):
         what = {np.float64: "numbers", np.int64: "whole numbers within int64", np.bool_: "true or false"}
         raise refusal(g, f"{field}: not an array of {what[dtype]}; convert it first") from None
-    if array.ndim != 1 and field != "runtime":
+    if array.ndim != 1 and (array.ndim == 0 or field != "runtime"):
         raise refusal(g, f"{field}: shape {array.shape}; give one number each")
     array.setflags(write=False)
     return array

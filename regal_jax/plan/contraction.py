@@ -68,8 +68,10 @@ class Contraction:
           out.
 
         Raises:
+          ConfigError: ``plan`` is no plan.
           PlanError: ``plan`` is of another graph.
         """
+        check_kind("plan", plan, Plan)
         small, n = self.graph, self.original.num_ops
         if plan.graph_hash != small.content_hash:
             raise PlanError(
@@ -109,6 +111,7 @@ class Contraction:
           plan: A plan of `original`, on any cluster.
 
         Raises:
+          ConfigError: ``plan`` is no plan.
           PlanError: ``plan`` is of another graph.
         """
         check_graph(plan, self.original)

@@ -123,8 +123,10 @@ class Plan:
           PlanError: ``placement`` or ``events`` are not a valid execution, or a value in ``provenance``
             has no place in JSON.
           ClusterError: The cluster does not fit the graph.
+          ConfigError: An argument is of another kind, or there is no such objective.
         """
         objective = Objective(objective)
+        check_kind("provenance", {} if provenance is None else provenance, Mapping)
         placement = as_ids("placement", placement).copy()
         timeline = replay(graph, cluster, placement, events)
         moved, _ = needed_transfers(graph, placement)
@@ -201,7 +203,11 @@ class Plan:
 
         Args:
           graph: The graph that the plan was made for, its ops in the plan's order.
+
+        Raises:
+          ConfigError: ``graph`` is no graph.
         """
+        check_kind("graph", graph, ComputationGraph)
         line = self.timeline
         moved = graph.num_ops + (graph.output_offset[line.op] + line.port) * self.cluster.num_devices
         return np.where(line.port < 0, line.op, moved + line.device)
@@ -314,10 +320,12 @@ class Plan:
         """The device that ``op`` (a name) runs on.
 
         Raises:
+          ConfigError: ``op`` is no text.
           PlanError: There is no such op.
         """
+        check_kind("op", op, str)
         if op not in self._device_of:
-            near = difflib.get_close_matches(str(op), self.op_names, 1)
+            near = difflib.get_close_matches(op, self.op_names, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise PlanError(f"the plan for {self.graph_name!r} has no op {op!r}{hint}")
         return self._device_of[op]

@@ -175,7 +175,10 @@ def outcome(
     Raises:
       PlanError: ``placement`` or ``events`` are not a valid execution.
       ClusterError: The cluster does not fit the graph.
+      ConfigError: The graph or the cluster is of another kind.
     """
+    check_kind("graph", graph, ComputationGraph)
+    check_kind("cluster", cluster, Cluster)
     placement, events = as_ids("placement", placement), as_ids("events", events)
     state = _executed(graph, cluster, placement, events)
     return float(max(state.clock)), np.asarray(state.peak, np.int64)

@@ -6,6 +6,7 @@ import reprlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from regal_jax.checks import is_list
 from regal_jax.errors import ConfigError, PlanError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.plan import Objective, Plan, adapt_plan, check_graph
@@ -28,7 +29,7 @@ def earlier_plans(warm_start: Any) -> tuple[Plan, ...]:
         return ()
     if isinstance(warm_start, (Plan, str, os.PathLike)):
         return (_plan(warm_start),)
-    if not isinstance(warm_start, Iterable):
+    if not is_list(warm_start):
         raise _wrong(warm_start)
     return tuple(map(_plan, warm_start))
 
