@@ -288,6 +288,8 @@ def megabytes():
         (Cluster.uniform(2, "1GiB", "delay:bandwidth=300GB/s"), ""),
         (Cluster.uniform(2, "1MiB", "delay:bandwidth=300GB/s"), ""),
         (Cluster.uniform(1, "1GiB"), ""),
+        (Cluster((1e12, 1e12), "delay", [[0, "20s"], ["7s", 0]]), ""),
+        (Cluster((1e12, 1e12), "delay", [[0, "20s"], [7, 0]]), "latency: 7.0 is in s, and all the work"),
     ],
 )
 def test_numbers_without_units_are_warned_of(cluster, said, recwarn):

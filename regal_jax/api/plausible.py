@@ -1,13 +1,13 @@
 """Warnings of a cluster whose numbers most likely lack a unit."""
 
+import math
 import warnings
-from typing import Any, Final
-
-import numpy as np
+from collections.abc import Sequence
+from typing import Final
 
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.graph.arrays import fastest_runtimes
-from regal_jax.graph.units import format_bytes, format_time
+from regal_jax.graph.units import Quantity, format_bytes, format_time, parse_bandwidth, parse_time
 from regal_jax.plan import Objective, lower_bound
 from regal_jax.runtime.stack import outer_level
 
@@ -39,13 +39,13 @@ def _memory(graph: ComputationGraph, cluster: Cluster) -> str:
 
 
 def _latency(graph: ComputationGraph, cluster: Cluster) -> str:
-    if cluster.num_devices == 1 or not len(graph.edge_tensor) or not _is_plain(cluster.latency):
-        return ""
-    takes, work, unit = cluster.transfer_time(0.0, graph.time_unit), _work(graph), graph.time_unit
-    if takes <= _TIMES * work or not work:
+    unit, work = graph.time_unit, _work(graph)
+    given = _without_unit(graph, cluster, [link.latency for link in cluster.links])
+    latency = max(given, key=lambda each: parse_time(each, unit), default=0.0)
+    if parse_time(latency, unit) <= _TIMES * work or not work:
         return ""
     return (
-        f"latency: {cluster.latency} is in {unit}, and all the work of graph {graph.name!r} takes "
+        f"latency: {latency} is in {unit}, and all the work of graph {graph.name!r} takes "
         f"{format_time(work, unit)}; write e.g. '5us'"
     )
 
@@ -55,21 +55,24 @@ def _work(graph: ComputationGraph) -> float:
 
 
 def _bandwidth(graph: ComputationGraph, cluster: Cluster) -> str:
-    if cluster.num_devices == 1 or not len(graph.edge_tensor) or not _is_plain(cluster.bandwidth):
-        return ""
-    largest = float(graph.tensor_bytes[graph.edge_tensor].max())
-    takes = cluster.transfer_time(largest, graph.time_unit) - cluster.transfer_time(0.0, graph.time_unit)
-    work = _work(graph)
+    unit, work = graph.time_unit, _work(graph)
+    given = _without_unit(graph, cluster, [link.bandwidth for link in cluster.links])
+    bandwidth = min(given, key=lambda each: parse_bandwidth(each, unit), default=math.inf)
+    largest = float(graph.tensor_bytes[graph.edge_tensor].max(initial=0))
+    takes = largest / parse_bandwidth(bandwidth, unit)
     if takes <= _TIMES * work or not work:
         return ""
-    unit = graph.time_unit
     return (
-        f"bandwidth: {cluster.bandwidth} is bytes a {unit}, with which a transfer of {format_bytes(largest)} "
+        f"bandwidth: {bandwidth} is bytes a {unit}, with which a transfer of {format_bytes(largest)} "
         f"takes {format_time(takes, unit)}, and all the work of graph {graph.name!r} takes "
         f"{format_time(work, unit)}; write e.g. '300GB/s'"
     )
 
 
-def _is_plain(quantity: Any) -> bool:
-    """Whether a quantity has a number without a unit."""
-    return any(not isinstance(q, str) or not any(map(str.isalpha, q)) for q in np.ravel(quantity).tolist())
+def _without_unit(
+    graph: ComputationGraph, cluster: Cluster, quantities: Sequence[Quantity]
+) -> list[Quantity]:
+    """Those without a unit; none where nothing is transferred."""
+    if cluster.num_devices == 1 or not len(graph.edge_tensor):
+        return []
+    return [each for each in quantities if not isinstance(each, str) or not any(map(str.isalpha, each))]
