@@ -376,6 +376,16 @@ def test_earlier_plans_are_adapted_once(tmp_path, monkeypatch):
     assert len(adapted) == 2
 
 
+def test_a_graph_on_several_clusters_has_its_earlier_plans_once_on_each():
+    graph = generate("layered", 20, seed=3)
+    clusters = [Cluster.uniform(2), Cluster.uniform(3), Cluster.uniform(2)]
+    earlier = [optimize(graph, Cluster.uniform(4), method=name) for name in ("heft", "bfs")]
+    options = {"method": "list-search", "evaluations": 40, "warm_start": earlier}
+    here = optimize_many([graph] * 3, clusters, **options)
+    there = optimize_many([graph] * 3, clusters, **options, engine=Inline(size=3))
+    assert [told(plan) for plan in there] == [told(plan) for plan in here]
+
+
 def test_time_is_shared_among_graphs():
     seconds = []
 

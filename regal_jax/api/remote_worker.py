@@ -43,7 +43,9 @@ def plan_graphs(
     head = common.head
     graphs = [parse_native(message.blobs[0].decode()) for message in messages]
     clusters = [read_cluster(message.head["cluster"]) for message in messages]
-    earlier = [Plan.from_json(blob.decode()) for message in messages for blob in message.blobs[1:]]
+    # A graph may be there for several clusters, each time with all of its plans.
+    blobs = {graph.content_hash: message.blobs[1:] for graph, message in zip(graphs, messages, strict=True)}
+    earlier = [Plan.from_json(blob.decode()) for some in blobs.values() for blob in some]
     solver, named = _solver(common)
     options: dict[str, Any] = {
         name: head[name] for name in ("evaluations", "contract", "target", "stall", "runs")
