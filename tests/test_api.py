@@ -24,7 +24,7 @@ from regal_jax.problem import Bucket
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.solve import fitness
 from regal_jax.solvers.loop.batches import cut, make_batch
-from regal_jax.solvers.loop.settings import Settings
+from regal_jax.solvers.loop.settings import Settings, budget_of
 
 solve = importlib.import_module("regal_jax.solve.solve")
 TWO = Cluster.uniform(2, transfer="blocking")
@@ -255,6 +255,12 @@ def test_the_default_budget_is_that_of_the_documents():
     spent = {name: plan.provenance["evaluations"] for name, plan in budgets.items()}
     assert all(19_900 < spent[name] <= 20_000 for name in ("makespan", "peaks on two"))
     assert all(4900 < spent[name] <= 5000 for name in ("peaks on one", "order", "many"))
+
+
+def test_a_call_has_one_default_budget():
+    one = Cluster.uniform(1)
+    budgets = [budget_of(None, "peak-memory", clusters) for clusters in ([one, one], [one, TWO], [TWO])]
+    assert budgets == [5000, 20_000, 20_000]
 
 
 def test_one_op():

@@ -204,7 +204,8 @@ def optimize_many(
       graphs: The graphs.
       clusters: One for all graphs, or one per graph.
       objective: As in `optimize`.
-      evaluations: Budget of each graph, as in `optimize`.
+      evaluations: Budget of each graph, as in `optimize`. ``None``: one default for all graphs, for peak
+        memory 5000 only where every cluster has one device.
       seed: Seed from which, with the graph's content, each graph's key is derived.
       method: As in `optimize`.
       policy: As in `optimize`.
