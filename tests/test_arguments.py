@@ -50,6 +50,7 @@ OF_GRAPHS = {
     "replay": lambda g: plan.replay(g, CLUSTER, PLAN.placement, PLAN.event_ids(GRAPH)),
     "outcome": lambda g: plan.outcome(g, CLUSTER, PLAN.placement, PLAN.event_ids(GRAPH)),
     "event_ids": PLAN.event_ids,
+    "insert_transfers": lambda g: plan.insert_transfers(g, CLUSTER, PLAN.placement, np.arange(12)),
     "order_bound": plan.order_bound,
     "plan_fitness": lambda g: plan.plan_fitness(PLAN, g),
     "adapt_plan": lambda g: plan.adapt_plan(PLAN, g, CLUSTER),
@@ -142,6 +143,25 @@ def test_sets_have_paths(read, wrong):
         (
             lambda: regal_jax.optimize(GRAPH, CLUSTER, method="list-search", warm_start=np.array(3)),
             "warm_start: give True, False, a Plan",
+        ),
+        (
+            lambda: plan.insert_transfers(GRAPH, CLUSTER, None, range(12)),
+            "placement: give whole numbers in one row",
+        ),
+        (
+            lambda: plan.insert_transfers(GRAPH, CLUSTER, [0, 1], range(12)),
+            "placement has shape (2,), expected (12,)",
+        ),
+        (
+            lambda: plan.insert_transfers(GRAPH, CLUSTER, PLAN.placement, "x"),
+            "op_order: give whole numbers in one row",
+        ),
+        *(
+            (
+                lambda order=order: plan.insert_transfers(GRAPH, CLUSTER, PLAN.placement, order),
+                "op_order: give each of the 12 ops once",
+            )
+            for order in ([0] * 12, range(11), range(1, 13), range(-1, 11), [])
         ),
         (lambda: plan.order_bound(GRAPH, 3), "order: give whole numbers in one row"),
         (lambda: plan.order_bound(GRAPH, [0, 0]), "order: give each of the 12 ops once"),

@@ -4,7 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from regal_jax.checks import check_kind
+from regal_jax.errors import PlanError
 from regal_jax.graph import MAX_DEVICES, Cluster, ComputationGraph, TransferModel
+from regal_jax.plan.replay import as_ids
 
 __all__ = ["insert_transfers", "needed_transfers"]
 
@@ -42,13 +45,24 @@ def insert_transfers(
 
     Returns:
       ``[M]`` event ids, as `regal_jax.plan.replay` takes them.
+
+    Raises:
+      ConfigError: The graph or the cluster is of another kind.
+      PlanError: ``placement`` or ``op_order`` has another length, or the latter does not have each op once.
     """
-    order = np.asarray(op_order, dtype=np.int64)
+    check_kind("graph", graph, ComputationGraph)
+    check_kind("cluster", cluster, Cluster)
+    n, order, placement = graph.num_ops, as_ids("op_order", op_order), as_ids("placement", placement)
+    if placement.shape != (n,):
+        raise PlanError(f"placement has shape {placement.shape}, expected ({n},)")
+    position = np.full(n, -1)
+    if order.shape == (n,) and order.min() >= 0 and order.max() < n:
+        position[order] = np.arange(n)
+    if position.min() < 0:
+        raise PlanError(f"op_order: give each of the {n} ops once")
     if cluster.transfer is not TransferModel.BLOCKING:
         return order
-    position = np.empty(graph.num_ops, dtype=np.int64)
-    position[order] = np.arange(len(order))
-    pair, edge = _away(graph, np.asarray(placement))
+    pair, edge = _away(graph, placement)
     sent = np.broadcast_to(eager, graph.num_tensors)[graph.edge_tensor[edge]]
     before = np.where(sent, position[graph.edge_producer[edge]] + 1, position[graph.edge_op[edge]])
     soonest = np.lexsort([~sent, before])
