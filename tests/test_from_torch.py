@@ -913,6 +913,27 @@ def test_buffers_that_share_memory_are_refused_in_words():
         from_torch(net, torch.empty(2, 3))
 
 
+def test_a_tensor_that_changes_has_no_elements_of_another():
+    memory = torch.zeros(3)
+    net = module(lambda m, x: m.w(x) + m.one.add_(1).sum() + m.part, w=nn.Linear(3, 3))
+    net.register_buffer("one", memory)
+    net.register_buffer("part", memory[1:2])
+    with pytest.raises(FormatError, match="'one' and 'part' share memory, and the program changes one"):
+        from_torch(net, torch.empty(2, 3))
+    net = module(lambda m, x: m.w(x) + m.view.sum(), w=nn.Linear(3, 3))
+    net.register_buffer("view", net.w.weight.detach()[0])
+    assert from_torch(net, torch.empty(2, 3), form="gradient").num_ops
+    with pytest.raises(FormatError, match=r"'view' and 'w\.weight' share memory"):
+        from_torch(net, torch.empty(2, 3), form="training-step")
+
+
+def test_parameters_may_be_parts_of_one_memory():
+    net, memory = module(lambda m, x: x @ m.left @ m.right), torch.ones(3, 6, dtype=torch.bfloat16)
+    net.left, net.right = nn.Parameter(memory[:, :3]), nn.Parameter(memory[:, 3:])
+    x = torch.empty(2, 3, dtype=torch.bfloat16)
+    assert from_torch(net, x, form="training-step").num_ops
+
+
 def test_sizes_that_depend_on_data_are_refused():
     with pytest.raises(FormatError, match=r"depends on the data") as caught:
         from_torch(module(lambda _, x: torch.nonzero(x)), torch.empty(3))

@@ -82,7 +82,8 @@ def from_torch(
 
     Raises:
       FormatError: ``module`` is not a module, or PyTorch cannot trace it on these arguments (the cause is
-        kept), or its next call depends on a plain attribute that this one changes, or a gradient is asked
+        kept), or its next call depends on a plain attribute that this one changes, or a parameter or buffer
+        that gets a new value has elements in common with another tensor of ``module``, or a gradient is asked
         for and no trace shows it: ``module`` calls a `torch.autograd.Function` of the user's own, has a hook
         of the backward pass, or changes a tensor outside of autograd.
       ConfigError: An option is out of range.

@@ -17,7 +17,7 @@ from regal_jax.errors import FormatError
 from regal_jax.importers.fx_program import PHASE
 from regal_jax.importers.torch_modes import Shown, check_control_flow, check_hooks, differentiable
 from regal_jax.importers.torch_quiet import quiet
-from regal_jax.importers.torch_refusals import reason
+from regal_jax.importers.torch_refusals import check_apart, reason
 from regal_jax.importers.torch_state import Attributes, check_same, owners, tracing
 
 __all__ = [
@@ -138,11 +138,14 @@ def trace(
             # With no other decompositions this only makes in-place ops functional.
             exported = exported.run_decompositions(_DERIVED if derived else _FUNCTIONAL)
             held = _held(exported, twin, pytree.tree_leaves((fake_args, fake_kwargs)), actual)
-            if not derived:
+            if derived:
+                with mode:
+                    made = _with_gradient(exported, held, loss, form == "training-step")
+            else:
                 results = tuple(_results(exported))
-                return Trace(exported.graph_module, tuple(held), results, exported.call_spec.out_spec)
-            with mode:
-                return _with_gradient(exported, held, loss, form == "training-step")
+                made = Trace(exported.graph_module, tuple(held), results, exported.call_spec.out_spec)
+            check_apart([(h.name, h.actual, h.replaced) for h in made.held])
+            return made
         except FormatError:
             raise
         # Tracing runs the user's code, which may raise anything.
