@@ -1,6 +1,7 @@
 """`apply_to_torch`: equal results, the order of the plan, memory as predicted, devices, refusals."""
 
 import copy
+import re
 import subprocess
 import sys
 
@@ -737,6 +738,66 @@ def test_arguments_may_be_given_by_name_and_in_any_order(names):
             runs(*args, **kwargs)
     with pytest.raises(ConfigError, match=r"key\(s\): .* apply a plan for these arguments"):
         runs({"p": p, "r": q}, a, b, **rest)
+
+
+def test_arguments_may_have_other_strides():
+    class Flat(nn.Module):
+        def forward(self, x):
+            return x.reshape(-1) * 2
+
+    x, turned = torch.randn(3, 4), torch.randn(4, 3).t()
+    for traced, given in ((x, turned), (turned, x), (x[:1].expand(3, 4), x), (x, x[:1].expand(3, 4))):
+        runs = apply_to_torch(order(from_torch(Flat(), traced), evaluations=10), Flat(), traced)
+        same(runs(given), given.reshape(-1) * 2)
+
+
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.two(self.one(x))
+
+
+@pytest.mark.parametrize(
+    ("form", "change", "message"),
+    [
+        (
+            "training-step",
+            lambda m: m.two.requires_grad_(False),
+            "'two.weight' was traced with requires_grad=T",
+        ),
+        (
+            "training-step",
+            lambda m: setattr(m.two, "weight", m.one.weight),
+            "'two.weight' was traced with oth",
+        ),
+        (
+            "forward",
+            lambda m: delattr(m.one, "weight"),
+            "'one.weight' is no parameter or",
+        ),
+    ],
+)
+def test_a_module_with_other_parameters_is_refused(form, change, message):
+    x = torch.randn(3, 4)
+    runs, _ = planned(Pair(), (x,), form=form)
+    change(runs.module)
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        runs(x)
+
+
+def test_tied_parameters_stay_tied_and_frozen_ones_still_run_forward():
+    x, module = torch.randn(3, 4), Pair()
+    module.two.weight = module.one.weight
+    runs = apply_to_torch(order(from_torch(module, x), evaluations=10), module, x)
+    same(copy.deepcopy(runs)(x), module(x).detach())
+    module.requires_grad_(False)
+    same(runs(x), module(x))
+    module.one.weight = nn.Parameter(torch.zeros(4, 4))
+    with pytest.raises(ConfigError, match="was traced with other names for it"):
+        runs(x)
 
 
 def test_another_mode_is_refused():

@@ -20,7 +20,7 @@ from regal_jax.plan import Plan
 __all__ = ["PlannedModule"]
 
 _SHARED: Final = frozenset(
-    {"plan", "_program", "_arguments", "_held", "_inputs", "_names", "_fixed", "_compiled"}
+    {"plan", "_program", "_arguments", "_held", "_inputs", "_names", "_fixed", "_compiled", "_roles"}
 )
 """Attributes that never change, which copies share."""
 
@@ -29,9 +29,9 @@ class PlannedModule(nn.Module):
     """A module whose ops run in the order of a plan; made by `regal_jax.apply_to_torch`.
 
     It is called with arguments of the same shapes and types as those that it was made with, in the mode
-    (`eval` or `train`) in which the module was then. Parameters and buffers are those of the module: load
-    them, save them and change them there. Or save and load the `state_dict` of this one, which includes the
-    state of Adam.
+    (`eval` or `train`) in which the module was then. An argument with other strides is copied. Parameters and
+    buffers are those of the module: load them, save them and change them there. Or save and load the
+    `state_dict` of this one, which includes the state of Adam.
 
     - ``form="forward"``: returns what the module returns. No gradient is recorded.
     - ``form="gradient"``: returns the loss, and a dict with the gradient of each parameter that requires one,
@@ -83,6 +83,7 @@ class PlannedModule(nn.Module):
         for value in ops.program.constants:
             self._fix(value, value.tensor)
         self._names: dict[str, Value] = dict(self._held)
+        self._roles = self._roles_in(self._state())
         self._compiled: Callable[[dict[Key, Any], tuple[float, float]], None] | None = None
 
     def __copy__(self) -> Self:
@@ -136,6 +137,29 @@ class PlannedModule(nn.Module):
             **dict(self.module.named_buffers(remove_duplicate=False)),
             **dict(self.module.named_parameters(remove_duplicate=False)),
         }
+
+    def _roles_in(self, state: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, bool]]:
+        """For each parameter and buffer the first name of it, and whether a gradient is asked for."""
+        first: dict[int, str] = {}
+        found = [(name, state[name]) for name, _ in self._held if name in state]
+        return {
+            name: (first.setdefault(id(tensor), name), self.form != "forward" and tensor.requires_grad)
+            for name, tensor in found
+        }
+
+    def _check_roles(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Refuses a module whose parameters or buffers are not those that were traced."""
+        now = self._roles_in(state)
+        for name, traced in self._roles.items():
+            if name not in now:
+                what = "is no parameter or buffer of the module any more"
+            elif now[name][0] != traced[0]:
+                what = "was traced with other names for it (tied parameters) than it has now"
+            elif now[name] != traced:
+                what = f"was traced with requires_grad={traced[1]} and has {now[name][1]} now"
+            else:
+                continue
+            raise ConfigError(f"PlannedModule: {name!r} {what}; apply a plan for the module as it is")
 
     def compile(self, options: Mapping[str, Any] | None = None) -> None:
         """Compiles the program with Inductor; later calls run the compiled program.
@@ -201,8 +225,8 @@ class PlannedModule(nn.Module):
 
         Raises:
           ConfigError: An argument has another shape or type than the one that the module was traced with,
-            one that the module changes in place shares memory with another, or the module has been put into
-            another mode (``eval``, ``train``).
+            one that the module changes in place shares memory with another, the module has been put into
+            another mode (``eval``, ``train``), or parameters have been frozen, tied or removed since then.
         """
         if self._modes_now() != self._modes:
             raise ConfigError(
@@ -262,8 +286,10 @@ class PlannedModule(nn.Module):
                     raise ConfigError(
                         f"PlannedModule: argument {number} is on the meta device and has no data"
                     )
-                values[expected, self._program.homes[expected]] = leaf.detach().to(home)
+                given = _laid_out(leaf.detach().to(home), expected.tensor)
+                values[expected, self._program.homes[expected]] = given
         state = self._state()
+        self._check_roles(state)
         for name, value in self._held:
             tensor = self.moments[name] if name in self.moments else state[name].detach()
             _check(repr(name), tensor, value)
@@ -343,6 +369,19 @@ def _put(module: nn.Module, name: str, tensor: torch.Tensor) -> None:
             for key, held in table.items():
                 if held is old:
                     table[key] = new
+
+
+def _laid_out(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The tensor, or a copy of it with the strides of the one that was traced, on which views depend."""
+    if not (tensor.layout is like.layout is torch.strided and tensor.numel()):
+        return tensor
+    rows = zip(like.shape, tensor.stride(), like.stride(), strict=True)
+    strides = [(here, there) for size, here, there in rows if size > 1]
+    # Nothing can be written to a tensor that has the same element twice.
+    if all(here == there for here, there in strides) or any(not there for _, there in strides):
+        return tensor
+    made = torch.empty_strided(like.shape, like.stride(), dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
 
 
 def _check(name: str, given: Any, expected: Any) -> None:
