@@ -751,6 +751,19 @@ def test_arguments_may_have_other_strides():
         same(runs(given), given.reshape(-1) * 2)
 
 
+def test_arguments_and_gradients_may_be_sparse():
+    x, module = torch.eye(3).to_sparse(), nn.Linear(3, 2)
+    runs = apply_to_torch(order(from_torch(module, x), evaluations=10), module, x)
+    same(runs(x), module(x).detach())
+    module, rows = nn.Embedding(4, 2, sparse=True), torch.tensor([1, 1, 3])
+    form = {"form": "gradient", "loss": torch.sum}
+    plan = order(from_torch(module, rows, **form), evaluations=10)
+    _, gradients = apply_to_torch(plan, module, rows, **form)(rows)
+    module(rows).sum().backward()
+    assert gradients["weight"].layout is module.weight.grad.layout is torch.sparse_coo
+    same(gradients["weight"].to_dense(), module.weight.grad.to_dense())
+
+
 class Pair(nn.Module):
     def __init__(self):
         super().__init__()

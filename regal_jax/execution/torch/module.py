@@ -327,7 +327,7 @@ class PlannedModule(nn.Module):
         taken = {_storage(x) for x in (*leaves, *self._state().values()) if isinstance(x, torch.Tensor)}
         apart = dict(gradients)
         for name, gradient in gradients.items():
-            if gradient is None:
+            if gradient is None or gradient.layout is not torch.strided:
                 continue
             overlaps = gradient.untyped_storage().nbytes() < gradient.numel() * gradient.element_size()
             if overlaps or _storage(gradient) in taken:
@@ -337,8 +337,8 @@ class PlannedModule(nn.Module):
 
 
 def _storage(tensor: torch.Tensor) -> int:
-    """Identifies the memory of a tensor."""
-    return tensor.untyped_storage()._cdata
+    """Identifies the memory of a tensor; a sparse one has no storage."""
+    return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
 
 
 def _growth(plan: Plan, ops: TorchOps) -> tuple[int, ...]:
