@@ -683,6 +683,36 @@ def test_arguments_that_the_module_changes_are_changed():
     same(x, torch.ones(3))
 
 
+class Names(nn.Module):
+    """An argument, a parameter and a buffer of one name, and buffers with names that PyTorch gives others."""
+
+    def __init__(self):
+        super().__init__()
+        self.x = nn.Parameter(torch.ones(3))
+        for name in ("y", "b_y", "p_x"):
+            self.register_buffer(name, torch.zeros(3))
+
+    def forward(self, x, y):
+        self.b_y.add_(y)
+        self.p_x.sub_(1)
+        y.mul_(2)
+        return x * self.x + self.b_y
+
+
+@pytest.mark.parametrize("form", ["forward", "training-step"])
+def test_arguments_may_have_names_of_parameters_and_buffers(form):
+    module, plain = twins(Names)
+    given, wanted = [[torch.full((3,), 2.0), torch.arange(3.0)] for _ in range(2)]
+    runs, _ = planned(module, tuple(wanted), form=form)
+    runs(*given)
+    result = plain(*wanted)
+    if form == "training-step":
+        result.mean().backward()
+        torch.optim.Adam(plain.parameters()).step()
+    same(given, wanted)
+    same(module.state_dict(), plain.state_dict())
+
+
 def test_modules_of_one_op_and_of_none():
     x = torch.randn(3)
     for module in (nn.ReLU(), nn.Identity()):

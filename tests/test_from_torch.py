@@ -191,6 +191,14 @@ def test_in_place_views_lie_in_the_buffer_of_what_they_view():
     assert [op(plain, name)["sizes"] for name in graph.op_names[2:]] == [[48], [48], [48], [12]]
 
 
+def test_in_place_views_of_arguments_and_parameters_have_no_memory():
+    net = module(lambda self, x: (x.view(3, 4) + x.t()) @ self.w.weight.t(), w=nn.Linear(4, 3, bias=False))
+    for form in ("forward", "gradient"):
+        graph = from_torch(net, torch.empty(4, 3), form=form, in_place=True)
+        assert [op(graph, name)["sizes"] for name in ("view", "t", "add")] == [[0], [0], [48]]
+        assert op(graph, "t")["inputs"] == ["args_0:0"]
+
+
 def test_in_place_a_result_that_is_a_view_keeps_its_buffer():
     graph = from_torch(module(lambda self, x: torch.relu(x).t()), torch.empty(4, 3), in_place=True)
     assert op(graph, "relu")["keep"] == op(graph, "t")["keep"] == [True]
@@ -260,6 +268,13 @@ def test_an_op_with_several_results_is_one_op():
         "kind": "aten.sort", "inputs": [f"{split}:2"], "after": [], "sizes": [12, 24], "keep": [True, True],
         "temp": 0, "runtime": pytest.approx(3 * np.log2(3)), "group": None, "devices": None,
     }  # fmt: skip
+
+
+def test_a_training_step_frees_no_parameter_that_it_does_not_change():
+    net = module(lambda self, x: self.w(x), w=nn.Linear(2, 2), unused=nn.Linear(2, 2, bias=False))
+    graph = from_torch(net, torch.empty(3, 2), form="training-step")
+    kept = {name for name in graph.op_names[: graph.op_names.index("start")] if all(op(graph, name)["keep"])}
+    assert kept == {"unused.weight", "adam/m/unused.weight", "adam/v/unused.weight", "args_0"}
 
 
 def test_dead_code_goes_and_unused_parameters_stay():

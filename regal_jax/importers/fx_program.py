@@ -159,6 +159,13 @@ class _Flattener:
         owner = self.of_storage.setdefault(value.tensor.untyped_storage()._cdata, value)
         return None if owner is value else owner
 
+    def stands_for(self, value: Any, placeholder: Any) -> None:
+        """Notes that the storage of a placeholder, of which the graph has views, is that of ``value``."""
+        known = isinstance(value, Value) and isinstance(placeholder, torch.Tensor)
+        if known and placeholder.layout is torch.strided:
+            owner = self.own(value) or value
+            self.of_storage.setdefault(placeholder.untyped_storage()._cdata, owner)
+
     def run(self, module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         """Adds the calls of ``module``; returns its results, with values instead of tensors."""
         env: dict[torch.fx.Node, Any] = {}
@@ -166,6 +173,7 @@ class _Flattener:
         for node in module.graph.nodes:
             if node.op == "placeholder":
                 env[node] = next(given)
+                self.stands_for(env[node], node.meta.get("val"))
             elif node.op == "get_attr":
                 env[node] = self.attribute(module, str(node.target))
             elif node.op == "output":

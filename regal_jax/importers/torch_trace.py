@@ -74,8 +74,8 @@ class Result:
     """The role of one result of the traced graph.
 
     Attributes:
-      role: ``"output"`` of the module, ``"loss"``, ``"gradient"`` of a parameter, or ``"state"``: the new
-        value of a placeholder.
+      role: ``"output"`` of the module, ``"loss"``, ``"gradient"`` of a parameter, or the new value of a
+        placeholder: ``"argument"`` if it is an input, else ``"state"``.
       name: `Held.name` of the parameter or of the replaced placeholder; empty for the others.
     """
 
@@ -254,15 +254,13 @@ def _twin(module: torch.nn.Module) -> tuple[torch.nn.Module, dict[int, Any]]:
 
 def _results(exported: torch.export.ExportedProgram) -> Iterator[Result]:
     """The roles of the results of an exported program, in order."""
-    names = {
-        spec.arg.name: str(spec.target or spec.arg.name) for spec in exported.graph_signature.input_specs
-    }
     for spec in exported.graph_signature.output_specs:
         if spec.kind.name == "USER_OUTPUT":
             yield Result("output")
         else:
-            target = str(spec.target)
-            yield Result("state", names.get(target, target))
+            # An input may have the name of a parameter or buffer.
+            role = "argument" if spec.kind.name == "USER_INPUT_MUTATION" else "state"
+            yield Result(role, str(spec.target))
 
 
 def _held(
@@ -273,7 +271,8 @@ def _held(
 ) -> list[Held]:
     """Names and tensors of the placeholders, in order."""
     signature = exported.graph_signature
-    replaced = set(signature.buffers_to_mutate.values()) | set(signature.user_inputs_to_mutate.values())
+    results = list(_results(exported))
+    changed, replaced = ({r.name for r in results if r.role == role} for role in ("argument", "state"))
     # Tied parameters are listed under each of their names, as the same tensor.
     state = dict(twin.named_buffers(remove_duplicate=False))
     state |= dict(twin.named_parameters(remove_duplicate=False))
@@ -281,7 +280,7 @@ def _held(
     for spec in signature.input_specs:
         target, name = spec.target, getattr(spec.arg, "name", "")
         if spec.kind.name == "USER_INPUT":
-            held.append(Held(name, leaves[leaf], leaf, name in replaced))
+            held.append(Held(name, leaves[leaf], leaf, name in changed))
             leaf += 1
         elif spec.kind.name in ("PARAMETER", "BUFFER"):
             tensor = state[str(target)]
@@ -318,9 +317,9 @@ def _with_gradient(
         raise FormatError("the module has no parameter that requires a gradient; use form='forward'")
 
     names = [held[i].name for i in trained]
-    changed = [result for result in _results(exported) if result.role == "state"]
+    changed = [result for result in _results(exported) if result.role in ("argument", "state")]
     for result in changed:
-        if result.name in names:
+        if result.role == "state" and result.name in names:
             raise FormatError(
                 f"the module changes its parameter {result.name!r} in place, and has no gradient for it: "
                 "switch its requires_grad off, or use form='forward'"
@@ -343,8 +342,11 @@ def _with_gradient(
     graph = _traced_again(program, [h.tensor for h in held] + (moments if step else []))
     if step:
         moment_names = [f"{ADAM}/{which}/{name}" for name in names for which in "mv"]
-        held = [dataclasses.replace(h, replaced=h.replaced or i in trained) for i, h in enumerate(held)]
-        held += [Held(n, t, replaced=True) for n, t in zip(moment_names, moments, strict=True)]
+        # A parameter without a gradient stays as it is, and so do its moments.
+        new = {result.name for result in results if result.role == "state"}
+        for i in trained:
+            held[i] = dataclasses.replace(held[i], replaced=held[i].name in new)
+        held += [Held(n, t, replaced=n in new) for n, t in zip(moment_names, moments, strict=True)]
     return Trace(graph, tuple(held), tuple(results), exported.call_spec.out_spec)
 
 

@@ -311,7 +311,7 @@ class PlannedModule(nn.Module):
         ]
         places = {held.name: held.leaf for held in ops.trace.held if held.leaf is not None}
         for result, tensor in rows:
-            if result.role == "state" and result.name in places:
+            if result.role == "argument":
                 leaves[places[result.name]].detach().copy_(tensor)
         if self.form == "forward":
             outputs = [tensor for result, tensor in rows if result.role == "output"]
