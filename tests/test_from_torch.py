@@ -138,6 +138,15 @@ def test_a_loss_of_the_users_own():
 
 
 # A training step has a gradient.
+def test_a_loss_that_computes_with_parameters_is_refused():
+    net, x = nn.Linear(3, 2), torch.empty(4, 3)
+    with pytest.raises(FormatError, match="computes with the parameter 'bias' of the module"):
+        from_torch(net, x, form="gradient", loss=lambda y: y.sum() + net.bias.square().sum())
+    # Shapes and types are no computation.
+    mean = from_torch(net, x, form="gradient", loss=lambda y: y.sum().to(net.bias.dtype) / net.bias.numel())
+    assert "aten.div" in kinds(mean)
+
+
 @pytest.mark.parametrize("form", [pytest.param("gradient", marks=pytest.mark.slow), "training-step"])
 def test_a_loss_may_close_over_tensors_on_any_device(form):
     def graph(device, labels):

@@ -63,8 +63,9 @@ def from_torch(
       form: ``"forward"``; ``"gradient"``: forward and backward, the results being the loss and the
         gradient of every parameter that requires one; ``"training-step"``: that and a step of Adam, by
         the ops of `torch.optim.Adam`, the results being the loss, new parameters and new moments.
-      loss: Function of what the module returns, with a scalar result. By default the sum of the means of all
-        floating outputs that depend on a parameter.
+      loss: Function of what the module returns, with a scalar result; parameters of the module that it
+        computes with must be among that. By default the sum of the means of all floating outputs that depend
+        on a parameter.
       donate_state: Whether the old values of parameters, moments and buffers of which the program returns
         new ones are freed after their last reader.
       in_place: Count tensors that share storage as one buffer, as PyTorch does: a view has no bytes, and
@@ -85,7 +86,8 @@ def from_torch(
         kept), or its next call depends on a plain attribute that this one changes, or a parameter or buffer
         that gets a new value has elements in common with another tensor of ``module``, or a gradient is asked
         for and no trace shows it: ``module`` calls a `torch.autograd.Function` of the user's own, has a hook
-        of the backward pass, or changes a tensor outside of autograd.
+        of the backward pass, or changes a tensor outside of autograd, or ``loss`` computes with parameters
+        of ``module`` itself.
       ConfigError: An option is out of range.
       MissingExtraError: PyTorch is not installed.
 

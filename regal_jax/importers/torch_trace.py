@@ -324,12 +324,13 @@ def _with_gradient(
                 f"the module changes its parameter {result.name!r} in place, and has no gradient for it: "
                 "switch its requires_grad off, or use form='forward'"
             )
+    own = {id(held[i].actual): held[i].name for i in trained}
     results: list[Result] = []
 
     def program(*flat: Any) -> list[Any]:
         given = [flat[tensors[i]] if i in tensors else h.tensor for i, h in enumerate(held)]
         parameters = [flat[i] for i in trained]
-        scalar, gradients, state = _differentiate(exported, given, parameters, loss)
+        scalar, gradients, state = _differentiate(exported, given, parameters, loss, own)
         if not step:
             results[:] = [Result("loss"), *(Result("gradient", name) for name in names), *changed]
             return [scalar, *gradients, *state]
@@ -364,8 +365,12 @@ def _differentiate(
     given: Sequence[Any],
     parameters: Sequence[Any],
     loss: Callable[[Any], Any] | None,
+    own: Mapping[int, str],
 ) -> tuple[Any, Sequence[Any], list[Any]]:
-    """The loss, a gradient for each parameter (`None`: it has none), and new values of buffers."""
+    """The loss, a gradient for each parameter (`None`: it has none), and new values of buffers.
+
+    ``own`` has the names of the module's own parameters by their id.
+    """
     kinds = [spec.kind.name for spec in exported.graph_signature.output_specs]
     # An op may have another layout where it is differentiated, so that what was a view has to be copied.
     for node in exported.graph.find_nodes(op="call_function", target=torch.ops.aten.view.default):
@@ -375,7 +380,7 @@ def _differentiate(
         user = [r for r, kind in zip(results, kinds, strict=True) if kind == "USER_OUTPUT"]
         state = [r for r, kind in zip(results, kinds, strict=True) if kind != "USER_OUTPUT"]
         with _marked("loss"):
-            scalar = _scalar(user, loss, exported.call_spec.out_spec)
+            scalar = _scalar(user, loss, exported.call_spec.out_spec, own)
         with _marked("backward"):
             gradients = torch.autograd.grad(scalar, parameters, allow_unused=True)
     return scalar.detach(), gradients, state
@@ -392,9 +397,11 @@ def _updates(parameters: Sequence[Any], gradients: Sequence[Any], moments: Seque
         ]
 
 
-def _scalar(outputs: list[Any], loss: Callable[[Any], Any] | None, spec: Any) -> torch.Tensor:
+def _scalar(
+    outputs: list[Any], loss: Callable[[Any], Any] | None, spec: Any, own: Mapping[int, str]
+) -> torch.Tensor:
     if loss is not None:
-        with _OnOneDevice():
+        with _OnOneDevice(own):
             scalar = loss(pytree.tree_unflatten(outputs, spec))
         if not isinstance(scalar, torch.Tensor) or scalar.numel() != 1 or not scalar.requires_grad:
             raise FormatError("loss: must return a tensor of one element that depends on the parameters")
@@ -407,16 +414,28 @@ def _scalar(outputs: list[Any], loss: Callable[[Any], Any] | None, spec: Any) ->
 
 
 class _OnOneDevice(TorchFunctionMode):
-    """Replaces outside tensors, such as a target on the ``meta`` device, by fake ones on the CPU."""
+    """Replaces outside tensors, such as a target on the ``meta`` device, by fake ones on the CPU.
 
-    def __init__(self) -> None:
+    Refuses the module's own parameters, whose gradients would lack what the loss does with them.
+    """
+
+    def __init__(self, own: Mapping[int, str]) -> None:
         super().__init__()
+        self._own = own
         self._made: dict[int, tuple[torch.Tensor, Any]] = {}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
-        args, kwargs = pytree.tree_map(self._here, (args, dict(kwargs or {})))
-        return func(*args, **kwargs)
+        given = args, dict(kwargs or {})
+        args, kwargs = pytree.tree_map(self._here, given)
+        result = func(*args, **kwargs)
+        name = next((self._own[id(x)] for x in pytree.tree_leaves(given) if id(x) in self._own), None)
+        if name is not None and any(isinstance(x, torch.Tensor) for x in pytree.tree_leaves(result)):
+            raise FormatError(
+                f"loss: it computes with the parameter {name!r} of the module, whose gradient would lack it: "
+                "compute this part of the loss in the module, and return it"
+            )
+        return result
 
     def _here(self, leaf: Any) -> Any:
         if isinstance(leaf, torch.device):
