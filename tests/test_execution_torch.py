@@ -836,6 +836,9 @@ def test_tied_parameters_stay_tied_and_frozen_ones_still_run_forward():
     module.two.weight = module.one.weight
     runs = apply_to_torch(order(from_torch(module, x), evaluations=10), module, x)
     same(copy.deepcopy(runs)(x), module(x).detach())
+    module.load_state_dict(module.state_dict(), assign=True)
+    assert module.two.weight is not module.one.weight
+    same(runs(x), module(x).detach())
     module.requires_grad_(False)
     same(runs(x), module(x))
     module.one.weight = nn.Parameter(torch.zeros(4, 4))

@@ -139,11 +139,11 @@ class PlannedModule(nn.Module):
         }
 
     def _roles_in(self, state: Mapping[str, torch.Tensor]) -> dict[str, tuple[str, bool]]:
-        """For each parameter and buffer the first name of it, and whether a gradient is asked for."""
-        first: dict[int, str] = {}
+        """For each parameter and buffer the first name of its memory, and whether a gradient is asked for."""
+        first: dict[Any, str] = {}
         found = [(name, state[name]) for name, _ in self._held if name in state]
         return {
-            name: (first.setdefault(id(tensor), name), self.form != "forward" and tensor.requires_grad)
+            name: (first.setdefault(_memory(tensor), name), self.form != "forward" and tensor.requires_grad)
             for name, tensor in found
         }
 
@@ -339,6 +339,13 @@ class PlannedModule(nn.Module):
 def _storage(tensor: torch.Tensor) -> int:
     """Identifies the memory of a tensor; a sparse one has no storage."""
     return tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
+
+
+def _memory(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Identifies the elements of a tensor."""
+    if tensor.layout is not torch.strided:
+        return (_storage(tensor),)
+    return _storage(tensor), tensor.storage_offset(), tensor.shape, tensor.stride()
 
 
 def _growth(plan: Plan, ops: TorchOps) -> tuple[int, ...]:
