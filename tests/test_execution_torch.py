@@ -263,6 +263,8 @@ def test_training_goes_on_from_a_saved_state(tmp_path):
     same(dict(other.named_parameters()), dict(first.named_parameters()))
     with pytest.raises(ConfigError, match="of another module or form"):
         planned(Small(), (x,))[0].load_state_dict(torch.load(tmp_path / "state.pt"))
+    with pytest.raises(ConfigError, match="of another module or form"):
+        again.load_state_dict({**again.state_dict(), "_extra_state": {"moments": again.moments}})
 
 
 def test_a_deep_copy_trains_by_itself_and_pickles_are_refused(tmp_path):
@@ -711,6 +713,18 @@ def test_arguments_may_have_names_of_parameters_and_buffers(form):
         torch.optim.Adam(plain.parameters()).step()
     same(given, wanted)
     same(module.state_dict(), plain.state_dict())
+
+
+def test_a_call_in_inference_mode_leaves_a_module_that_can_be_trained():
+    module, plain = twins(Names)
+    x, y = torch.ones(3), torch.ones(3)
+    runs, _ = planned(module, (x, y))
+    with torch.inference_mode():
+        same(runs(x, y.clone()), plain(x, y.clone()))
+        same(runs(x + 1, y + 1), plain(x + 1, y + 1))
+    assert not module.b_y.is_inference()
+    module(x, y).sum().backward()
+    assert module.x.grad is not None
 
 
 def test_modules_of_one_op_and_of_none():

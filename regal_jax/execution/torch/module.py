@@ -202,9 +202,10 @@ class PlannedModule(nn.Module):
         Raises:
           ConfigError: It is of another module or form.
         """
-        moments = state["moments"]
+        moments = state.get("moments", {})
         shapes = {name: tuple(moment.shape) for name, moment in self.moments.items()}
-        if {name: tuple(moment.shape) for name, moment in moments.items()} != shapes:
+        same = {name: tuple(moment.shape) for name, moment in moments.items()} == shapes
+        if not (same and {"steps", "rate"} <= state.keys()):
             raise ConfigError("PlannedModule: state of another module or form; load the state of this one")
         with torch.no_grad():
             for name, moment in self.moments.items():
@@ -244,7 +245,12 @@ class PlannedModule(nn.Module):
                 self._write(name, tensor)
 
         # Nothing requires a gradient; but some ops keep what their backward op reads only where one may.
-        with torch.set_grad_enabled(self.form != "forward"), self._without_autocast():
+        # What a call of inference mode makes could not be state of a module that is trained later.
+        with (
+            torch.inference_mode(False),
+            torch.set_grad_enabled(self.form != "forward"),
+            self._without_autocast(),
+        ):
             if self._compiled is None:
                 self._program.run(values, numbers, made)
             else:
