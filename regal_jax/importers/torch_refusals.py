@@ -20,7 +20,7 @@ _NO_BUFFER: Final = "Expected a real tensor, not a FakeTensor"
 _SHARED: Final = "expected compiled_fn to be GraphModule"
 _APART: Final = "give each memory of its own"
 _SIZE: Final = "DynamicOutputShapeException"
-_WORK: Final = 10**6
+_WORK: Final[Any] = 10**6
 """Steps in which `numpy.shares_memory` must find out whether tensors overlap."""
 
 
@@ -105,7 +105,7 @@ def check_apart(tensors: Iterable[tuple[str, Any, bool]]) -> None:
 def _extent(tensor: torch.Tensor) -> tuple[int, int]:
     """The first byte of a tensor in its storage, and the one after its last."""
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    begin = tensor.storage_offset() * tensor.element_size()
+    begin = int(tensor.storage_offset()) * tensor.element_size()
     return begin, begin + (last + 1) * tensor.element_size()
 
 
