@@ -45,6 +45,7 @@ class Insertion:
       random: The source of random numbers.
       policy: What chooses the moves; ``None`` for the choice without weights.
       ops: Largest number of ops that a move takes to another device together.
+      walk_candidates: Largest number of candidates of each kind where ``deviation`` is positive.
       describe: Whether to keep what describes each move, and what it did, in `described`.
     """
 
@@ -57,6 +58,7 @@ class Insertion:
         policy: InsertionPolicy | None = None,
         *,
         ops: int = 1,
+        walk_candidates: int = 1,
         describe: bool = False,
     ) -> None:
         # Its import may load Numba, which takes longer than most heuristics.
@@ -69,7 +71,10 @@ class Insertion:
         self._edges, self._work = for_loops(_edges(graph)), for_loops(make_work(layout))
         policy = policy or InsertionPolicy()
         weights = [np.array(each, np.float64) for each in (policy.move, policy.place)]
-        self._scorer = for_loops(Scorer(weights[0], weights[1], policy.candidates, ops))
+        self._scorer, self._walker = (
+            for_loops(Scorer(weights[0], weights[1], min(policy.candidates, most), ops))
+            for most in (policy.candidates, walk_candidates)
+        )
         self._describe, self.described = describe, list[np.ndarray]()
         """Of each call of `run`, ``[moves, SEEN + 2]``: what describes each move (see `insert` in
         `regal_jax.heuristics.insertion_kernel`), the number of its insertions, and the time by which it made
@@ -136,7 +141,8 @@ class Insertion:
         if deviation > 0 and best is not None and best.makespan > 0:
             most, goal = best.makespan + deviation * self._mean, max(goal, math.nextafter(best.makespan, 0))
         given = for_loops(drawn.ravel()), made, seen, self._limited, enough, goal, most, weight
-        done = loops(insert)(self._weighs(), *self._space, *given)
+        scorer = self._walker if most > 0 else self._scorer
+        done = loops(insert)(self._weighs(), *self._space, scorer, *given)
         self._rows = self._rows[done:]
         # In a walk, whether a later schedule is as short would depend on where its runs end.
         shorter = self.makespan < self.least or (most == 0 and self.makespan == self.least)
@@ -160,7 +166,7 @@ class Insertion:
         self.begin(Schedule(np.zeros(len(self._layout.leader), np.int64), np.zeros(0, np.int64), math.inf))
         blank = for_loops(np.zeros(1)), for_loops(np.zeros(2)), for_loops(np.zeros(0))
         given = *blank, self._limited, 1, -math.inf, 0.0, 0.0
-        compile_for(insert, self._weighs(), *self._space, *given)
+        compile_for(insert, self._weighs(), *self._space, self._scorer, *given)
 
     def _weighs(self) -> tuple[Any, Any, Any, Any]:
         """The addresses of the loops for memory, zeros where it is not limited."""
@@ -177,7 +183,7 @@ class Insertion:
     @property
     def _space(self) -> tuple[Any, ...]:
         memory = self._listed, self._room, self._usage
-        return self._layout, *memory, self._edges, self._now, self._work, self._scorer
+        return self._layout, *memory, self._edges, self._now, self._work
 
 
 def _edges(graph: ComputationGraph) -> Any:

@@ -137,10 +137,16 @@ class ListSearchRun(HostSearch):
         pays = d > 1 and bool(self._transfer_times().any())
         self._moves: Insertion | None = None
         if pays:
-            policy = self._config.chosen_policy
-            space = self._layout, self._room
-            ops = self._config.most_ops(n)
-            self._moves = Insertion(graph, *space, moves, policy, ops=ops, describe=describe)
+            self._moves = Insertion(
+                graph,
+                self._layout,
+                self._room,
+                moves,
+                self._config.chosen_policy,
+                ops=self._config.most_ops(n),
+                walk_candidates=self._config.walk_candidates,
+                describe=describe,
+            )
         self._inserting, self._walking, self._turn_ends = False, False, self._config.insert_after
         self._lists, self._insertions, self._owed = self._least_lists, 0, 0
         # The makespans of the schedules with which insertion moves, and their turn, began.

@@ -68,6 +68,8 @@ class ListSearchConfig:
         a turn that did not pay. After it list schedules are made again. 0 for no walks.
       deviation: Insertion moves of a walk keep schedules that are longer than the best by at most this many
         mean times of an event, op or transfer; with more than four devices ``D``, by ``4 / D`` of that.
+      walk_candidates: Largest number of moves of each kind of which one is chosen in a walk. Elsewhere it is
+        `InsertionPolicy.candidates`; fewer are less greedy.
       insertion_policy: What chooses insertion moves: ``"default"`` for the trained weights of the package,
         another name of `regal_jax.heuristics.named_insertion_policy`, an `InsertionPolicy`, or a file of one,
         which is read at once. ``None`` or ``"none"`` chooses without weights.
@@ -95,6 +97,7 @@ class ListSearchConfig:
     least_gain: float = 0.001
     walk: int = 4000
     deviation: float = 1.0
+    walk_candidates: int = 4
     insertion_policy: InsertionPolicy | str | os.PathLike[str] | None = "default"
 
     def __post_init__(self) -> None:
@@ -106,6 +109,7 @@ class ListSearchConfig:
             ("move_ops", 1, MOST_COUNT),
             ("turn", 1, MOST_COUNT),
             ("walk", 0, MOST_COUNT),
+            ("walk_candidates", 1, MOST_COUNT),
         ):
             value = check_setting(type(self).__name__, name, getattr(self, name), least, most)
             object.__setattr__(self, name, value)
