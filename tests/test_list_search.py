@@ -455,6 +455,25 @@ def test_a_walk_comes_between_a_turn_that_does_not_pay_and_list_schedules() -> N
         assert 20 + walk <= count < 20 + walk + 20
 
 
+def test_only_walks_have_other_candidates() -> None:
+    graph, cluster = generate("erdos-renyi", 60, 0), Cluster.uniform(4, transfer=COSTLY)
+    for policy in ("default", "none"):
+        for walk, alike in ((0, True), (300, False)):
+            found = []
+            for candidates in (1, 8, 100):
+                config = ListSearchConfig(
+                    insert_after=50, turn=100, walk=walk, walk_candidates=candidates, insertion_policy=policy
+                )
+                search = ListSearchRun(graph, cluster, 0, config)
+                search.run(2000)
+                found.append(search.history)
+            # More than those of the policy are as many.
+            assert found[1] == found[2]
+            assert (found[0] == found[1]) == alike
+    with pytest.raises(ConfigError, match="walk_candidates is 0; give a whole number from 1"):
+        ListSearchConfig(walk_candidates=0)
+
+
 @pytest.mark.parametrize("share", [0.85, 1.01])
 def test_only_limits_that_bind_change_a_search(share: float) -> None:
     graph, cluster = generate("erdos-renyi", 60, 0), Cluster.uniform(4, transfer=COSTLY)
