@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import regal_jax
-from regal_jax import Cluster, gflownet, importers, ordering, plan, policies, robust, viz
+from regal_jax import Cluster, gflownet, importers, learning, ordering, plan, policies, robust, viz
 from regal_jax.corpus import (
     card_facts,
     check_corpus,
@@ -32,11 +32,23 @@ from regal_jax.errors import ConfigError, FormatError, GraphError, PlanError
 from regal_jax.experiments import EvaluationConfig, make_method, run_evaluation, tune
 from regal_jax.graph import constrain, induced, topology_hash, without_residents
 from regal_jax.heuristics import best_heuristic, run_heuristic
+from regal_jax.learning.gflownet import train_gflownet
+from regal_jax.learning.insertion import train_insertion
+from regal_jax.learning.ordering import train_orders
 from regal_jax.solvers import Brkga, Heuristic, Portfolio, with_settings
 
 GRAPH, CLUSTER = generate("layered", 12, seed=0), Cluster.uniform(2)
 PLAN = regal_jax.optimize(GRAPH, CLUSTER, method="bfs")
 KEYS = jax.random.split(jax.random.key(0), 1)
+
+
+def schedules(key=KEYS[0], **options):
+    return gflownet.sample_schedules(gflownet.default_gflownet(), GRAPH, CLUSTER, key, **options)
+
+
+def trained(**options):
+    return learning.train(learning.TrainConfig(), [GRAPH], [GRAPH], "out", **options)
+
 
 OF_GRAPHS = {
     "lower_bound": lambda g: plan.lower_bound(g, CLUSTER, "makespan"),
@@ -56,9 +68,13 @@ OF_GRAPHS = {
     "adapt_plan": lambda g: plan.adapt_plan(PLAN, g, CLUSTER),
     "make_order_inputs": lambda g: ordering.make_order_inputs([g], ordering.TopoformerConfig()),
     "decode_orders": lambda g: ordering.decode_orders(ordering.default_topoformer(), [g], KEYS),
+    "graph_priorities": lambda g: ordering.graph_priorities(ordering.default_topoformer(), g),
+    "make_inputs": lambda g: policies.make_inputs([g], CLUSTER, None, policies.PolicyConfig()),
     "relation_matrix": ordering.relation_matrix,
     "make_schedule_inputs": lambda g: gflownet.make_schedule_inputs(g, CLUSTER),
     "start_times": lambda g: robust.start_times(g, CLUSTER, np.zeros((1, 12), int), np.zeros((1, 12), int)),
+    "candidates": lambda g: robust.Candidates.of(g, CLUSTER, np.zeros((1, 12), int), np.zeros((1, 12), int)),
+    "candidates_of_plans": lambda g: robust.Candidates.of_plans(g, [PLAN]),
     "speedup": lambda g: robust.speedup(g, np.ones(1)),
     "time_scale": robust.time_scale,
     "constrain": constrain,
@@ -79,6 +95,8 @@ OF_CLUSTERS = {
     "replay": lambda c: plan.replay(GRAPH, c, PLAN.placement, PLAN.event_ids(GRAPH)),
     "outcome": lambda c: plan.outcome(GRAPH, c, PLAN.placement, PLAN.event_ids(GRAPH)),
     "adapt_plan": lambda c: plan.adapt_plan(PLAN, GRAPH, c),
+    "make_inputs": lambda c: policies.make_inputs([GRAPH], [c], None, policies.PolicyConfig()),
+    "candidates": lambda c: robust.Candidates.of(GRAPH, c, np.zeros((1, 12), int), np.zeros((1, 12), int)),
     "make_schedule_inputs": lambda c: gflownet.make_schedule_inputs(GRAPH, c),
     "run_heuristic": lambda c: run_heuristic("bfs", GRAPH, c),
     "best_heuristic": lambda c: best_heuristic(GRAPH, c),
@@ -171,6 +189,47 @@ def test_sets_have_paths(read, wrong):
         (lambda: gflownet.shipped_gflownet(3), "weights: give a str, got int"),
         (lambda: gflownet.make_schedule_inputs(GRAPH, CLUSTER, ops=10**30), "schedule inputs: ops: must be"),
         (lambda: ordering.decode_orders(ordering.default_topoformer(), 3, KEYS), "graphs: give a Sequence"),
+        (lambda: ordering.decode_orders(3, [GRAPH], KEYS), "model: give a Topoformer, got int"),
+        (
+            lambda: ordering.decode_orders(ordering.default_topoformer(), [GRAPH], KEYS, seconds="9"),
+            "seconds: is '9'; give a number of at least 0",
+        ),
+        (
+            lambda: ordering.decode_orders(
+                ordering.default_topoformer(), [GRAPH], KEYS, decoding=np.array(["beam", "sample"])
+            ),
+            "decoding: unknown array(['beam', 'sample']",
+        ),
+        (lambda: ordering.graph_priorities(3, GRAPH), "model: give a Topoformer, got int"),
+        (lambda: schedules(key=0), "key: give a typed key, such as jax.random.key(0), got 0"),
+        (lambda: schedules(key=KEYS), "key: give a typed key, such as jax.random.key(0), got "),
+        (lambda: schedules(seconds=-1), "seconds: is -1; give a number of at least 0"),
+        (
+            lambda: policies.make_inputs(3, CLUSTER, None, policies.PolicyConfig()),
+            "graphs: give a Sequence, got int",
+        ),
+        (
+            lambda: policies.make_inputs([GRAPH], 3, None, policies.PolicyConfig()),
+            "clusters: give a Sequence, got int",
+        ),
+        (lambda: policies.make_features([GRAPH], CLUSTER, None, 3), "config: give a FeatureConfig, got int"),
+        (lambda: policies.make_prior([GRAPH], CLUSTER, None, 3), "config: give a PolicyConfig, got int"),
+        (lambda: robust.Candidates.of_plans(GRAPH, [3]), "plans: give a Plan, got int"),
+        (lambda: robust.Candidates.of_plans(GRAPH, 3), "plans: give an Iterable, got int"),
+        (lambda: robust.noisy(GRAPH, CLUSTER).measure([3]), "plans: give a Plan, got int"),
+        (lambda: robust.noisy(GRAPH, CLUSTER).measure(3), "plans: give an Iterable, got int"),
+        (lambda: learning.train(3, [GRAPH], [GRAPH], "out"), "config: give a TrainConfig, got int"),
+        (
+            lambda: trained(implementation="pallas-gpu"),
+            "implementation: unknown 'pallas-gpu'; use one of xla",
+        ),
+        (lambda: trained(implementation=[]), "implementation: unknown []; use one of xla"),
+        (lambda: trained(devices=3), "devices: give a list of JAX devices, got int"),
+        (lambda: trained(devices=[3]), "devices: give a list of different JAX devices, got [3]"),
+        (lambda: learning.training_graphs(3), "config: give a TrainConfig, got int"),
+        (lambda: train_orders(3, "out"), "config: give an OrderTrainConfig, got int"),
+        (lambda: train_gflownet(3, "out"), "config: give a GflownetTrainConfig, got int"),
+        (lambda: train_insertion(3, "out"), "config: give an InsertionTrainConfig, got int"),
         (lambda: robust.cover(3, 2, robust.Scenarios(), KEYS[0]), "found: give a Candidates, got int"),
         (lambda: regal_jax.compare(GRAPH, CLUSTER, 3), "methods: give a list of at least one method, got 3"),
         (lambda: regal_jax.compare(GRAPH, CLUSTER, None), "methods: give a list of at least one method"),

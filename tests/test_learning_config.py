@@ -181,6 +181,7 @@ def test_names_and_numbers_of_numpy_become_plain():
         ("optimizer", {"baseline": "none"}, "optimizer.baseline: is 'none'; use one of leave-one-out,"),
         ("optimizer", {"baseline": 3}, "optimizer.baseline: is 3; give a text"),
         ("task", {"objective": "speed"}, "task.objective: is 'speed'; use one of makespan"),
+        ("task", {"objective": np.arange(2)}, "task.objective: is array([0, 1]); give a text"),
         ("task", {"memory": "much"}, "task.memory, task.transfer: memory[0]"),
         ("task", {"memory": -1}, "task.memory, task.transfer: memory[0]: must be zero or more, got -1"),
         ("task", {"memory": 10**5000}, "task.memory, task.transfer: memory[0]: expected a number, got"),
@@ -259,6 +260,9 @@ def test_python_gets_the_same_answers():
     for make, said in (
         (lambda: OptimizerConfig(steps=2.5), "optimizer.steps"),
         (lambda: OptimizerConfig(clip="1"), "optimizer.clip"),
+        (lambda: OptimizerConfig(baseline=np.arange(2)), r"optimizer.baseline: is array\(\[0, 1\]\); use"),
+        (lambda: OptimizerConfig(worst=np.arange(2)), r"optimizer.worst: is array\(\[0, 1\]\); give a"),
+        (lambda: PolicyConfig(network=np.arange(2)), r"policy: network is array\(\[0, 1\]\); use one"),
         (lambda: OptimizerConfig(entropy=-(10**5000)), "optimizer.entropy: is a whole number of 16610 bits"),
         (lambda: TaskConfig(encoding={}), "task.encoding: is {}; use one of chromosome, schedule"),
         (lambda: TaskConfig(transfer=None), "task.transfer: give a str, got NoneType"),

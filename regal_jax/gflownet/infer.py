@@ -14,7 +14,7 @@ from regal_jax.gflownet.inputs import ScheduleInputs, make_schedule_inputs, padd
 from regal_jax.gflownet.networks import SchedulePolicy
 from regal_jax.gflownet.trajectories import Trajectories, sample_trajectories
 from regal_jax.graph import Cluster, ComputationGraph
-from regal_jax.ordering.precedence import run
+from regal_jax.ordering.precedence import check_key, check_seconds, run
 from regal_jax.programs import program
 from regal_jax.runtime.deadline import Deadline
 from regal_jax.runtime.interrupts import check_interrupt, interruptible
@@ -73,7 +73,7 @@ def sample_schedules(
       At most ``count`` schedules, at least one.
 
     Raises:
-      ConfigError: A cluster of too many devices, or a number out of range.
+      ConfigError: A cluster of too many devices, a number out of range, or an argument of another kind.
       ClusterError: The cluster does not fit the graph.
 
     Warns:
@@ -95,7 +95,9 @@ def sample_schedules(
     if not isinstance(model, SchedulePolicy):
         raise ConfigError("sample_schedules: give a SchedulePolicy first, such as default_gflownet()")
     count = check_whole("sample_schedules: count", count, 1)
-    check_number("sample_schedules: temperature", temperature, 1e-6, 1e6)
+    temperature = check_number("sample_schedules: temperature", temperature, 1e-6, 1e6)
+    check_seconds(seconds)
+    check_key(key)
     deadline = Deadline(seconds)
     size, config = graph.num_ops, model.config
     inputs = make_schedule_inputs(graph, cluster, ops=padded_ops(size), devices=config.devices)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
-from regal_jax.checks import check_kind, flag, is_number, shown
+from regal_jax.checks import check_kind, flag, is_number, real, shown
 from regal_jax.datasets.noise import MOST_NOISE
 from regal_jax.errors import ClusterError, ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
@@ -200,7 +200,7 @@ class OptimizerConfig:
         least_fields(self, "optimizer", entropy=0, entropy_end=0)
         above_fields(self, "optimizer", MOST_RATE, learning_rate=0)
         above_fields(self, "optimizer", clip=0)
-        if self.worst != math.inf:
+        if real(self.worst, infinite=True) != math.inf:
             above_fields(self, "optimizer", worst=1)
         flag("optimizer", "standardise", self.standardise)
         if self.baseline is Baseline.LEAVE_ONE_OUT and self.samples < 2:
@@ -259,6 +259,7 @@ def _with_objective(document: Mapping[str, Any]) -> Mapping[str, Any]:
     task, policy = document.get("task"), document.get("policy", {})
     objective = task.get("objective") if isinstance(task, Mapping) else None
     # Errors in either table are reported when it is parsed.
-    if objective not in Objective.__members__.values() or not isinstance(policy, Mapping):
+    known = isinstance(objective, str) and objective in Objective.__members__.values()
+    if not known or not isinstance(policy, Mapping):
         return document
     return {**document, "policy": {"objective": objective, **policy}}

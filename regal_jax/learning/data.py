@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import jax
 
+from regal_jax.checks import check_kind
 from regal_jax.datasets import with_noise
 from regal_jax.datasets.load import chosen_graphs
 from regal_jax.errors import ConfigError
@@ -70,6 +71,7 @@ def training_shares(config: TrainConfig) -> tuple[GraphShare, GraphShare]:
 
 def _sets(config: TrainConfig) -> Iterator[Iterator[ComputationGraph]]:
     """The graphs to train on, without noisy copies, and those to validate on; each is read on demand."""
+    check_kind("config", config, TrainConfig)
     data = config.data
     yield _chosen(config, "train", data.train, data.train_limit, data.min_parallelism)
     yield _chosen(config, "validation", data.validation, data.validation_limit, 0.0)

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from regal_jax.checks import is_list
 from regal_jax.errors import ConfigError
 from regal_jax.programs import put_spread
+from regal_jax.solvers.loop.batches import check_batches
 
 __all__ = ["AXIS", "everywhere", "mesh_for", "on_this_process", "spread"]
 
@@ -23,11 +25,13 @@ def mesh_for(batch: int, devices: Sequence[Any] | None) -> Mesh:
     All processes have equally many of them, and those of a process are consecutive.
 
     Raises:
-      ConfigError: The number of devices or of processes does not divide the batch, or processes have
-        different numbers of devices.
+      ConfigError: These are no different devices, the number of devices or of processes does not divide the
+        batch, or processes have different numbers of devices.
     """
     if devices is not None:
-        if not len(devices) or batch % len(devices):
+        devices = list(devices) if is_list(devices) else devices
+        check_batches(None, devices)
+        if batch % len(devices):
             raise ConfigError(
                 f"devices: a batch of {batch} graphs does not divide among {len(devices)}; "
                 "change optimizer.batch"

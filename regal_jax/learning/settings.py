@@ -140,7 +140,7 @@ def _is(kind: type, value: Any) -> bool:
 def member_field(config: Any, path: str, field: str, kind: type[enum.StrEnum]) -> None:
     """Converts the field, which may be a name, to a member of ``kind``."""
     value = getattr(config, field)
-    if value not in kind.__members__.values():
+    if not isinstance(value, str) or value not in kind.__members__.values():
         raise ConfigError(f"{_name(path, field)}: is {shown(value)}; use one of {', '.join(kind)}")
     object.__setattr__(config, field, kind(value))
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from regal_jax.checks import check_kind
 from regal_jax.graph import ComputationGraph
 from regal_jax.learning.config import DataConfig, TrainConfig
 from regal_jax.learning.loop import (
@@ -32,6 +33,7 @@ from regal_jax.learning.step import Learner, Metrics, TrainState, train_step
 from regal_jax.learning.validate import Validation, validate
 from regal_jax.policies import Policy, load_policy, save_policy
 from regal_jax.runtime.interrupts import interruptible
+from regal_jax.simulate.simulate import check_implementation
 from regal_jax.storage.paths import folder_path
 
 __all__ = ["TrainResult", "train"]
@@ -90,8 +92,8 @@ def train(
       implementation: Implementation of the simulator, as in `regal_jax.simulate.simulate`.
 
     Raises:
-      ConfigError: The settings are invalid, the folder is that of a run with other settings or graphs, or a
-        gradient is not finite.
+      ConfigError: The settings or another argument are invalid, the folder is that of a run with other
+        settings or graphs, or a gradient is not finite.
       FormatError: A checkpoint cannot be read.
       MissingExtraError: tensorboardX is not installed.
       ProcessLostError: Another process of the run has ended.
@@ -115,6 +117,8 @@ def train(
     """
     if tensorboard:
         event_writer()  # Fail early if it is missing: references, which come first, take hours.
+    check_kind("config", config, TrainConfig)
+    check_implementation(implementation)
     folder = folder_path(out)
     mesh = mesh_for(config.optimizer.batch, devices)
     with naming_lost_processes():

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from regal_jax.checks import check_kind, check_whole
+from regal_jax.checks import check_kind, check_whole, shown
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.ordering.config import Decoder
@@ -16,7 +16,7 @@ from regal_jax.ordering.decode import peaks
 from regal_jax.ordering.decoders import beam_order, encoded, greedy_orders, read, sampled_orders
 from regal_jax.ordering.inputs import OrderInputs, make_order_inputs
 from regal_jax.ordering.networks import Topoformer
-from regal_jax.ordering.precedence import check_keys
+from regal_jax.ordering.precedence import check_keys, check_seconds
 from regal_jax.problem import Bucket, Problem, make_problem
 from regal_jax.programs import program
 from regal_jax.runtime.deadline import Deadline
@@ -52,8 +52,11 @@ def graph_priorities(model: Topoformer, graph: ComputationGraph) -> np.ndarray:
       ``[N]`` float32, of mean 0 and standard deviation `TopoformerConfig.alpha`; all 0 where they are equal.
 
     Raises:
-      ConfigError: A network with the autoregressive decoder, which makes no priorities.
+      ConfigError: A network with the autoregressive decoder, which makes no priorities, or an argument of
+        another kind.
     """
+    check_kind("model", model, Topoformer)
+    check_kind("graph", graph, ComputationGraph)
     if model.config.decoder is not Decoder.PRIORITIES:
         raise ConfigError("topoformer: a network with the autoregressive decoder makes no priorities")
     return np.asarray(_guide(model, graph, Bucket.of(graph).ops))[0, : graph.num_ops]
@@ -103,11 +106,14 @@ def decode_orders(
       ``[N]`` ops of each graph.
 
     Raises:
-      ConfigError: An unknown decoding, candidates out of range, or keys of another number.
+      ConfigError: An unknown decoding, a number out of range, keys of another number, or an argument of
+        another kind.
     """
-    if decoding not in Decoding.__members__.values():
-        raise ConfigError(f"decoding: unknown {decoding!r}; use one of {', '.join(Decoding)}")
+    if not isinstance(decoding, str) or decoding not in Decoding.__members__.values():
+        raise ConfigError(f"decoding: unknown {shown(decoding)}; use one of {', '.join(Decoding)}")
     check_whole("candidates", candidates, 1, _MOST)
+    check_seconds(seconds)
+    check_kind("model", model, Topoformer)
     deadline = Deadline(seconds)
     check_kind("graphs", graphs, Sequence)
     for graph in graphs:

@@ -6,16 +6,18 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from regal_jax.checks import shown
+from regal_jax.checks import real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Problem
 from regal_jax.programs import Program
 
 __all__ = [
     "MOST_OPS",
+    "check_key",
     "check_keys",
     "check_orders",
     "check_priorities",
+    "check_seconds",
     "one_device",
     "open_uniform",
     "places",
@@ -82,6 +84,17 @@ def check_orders(problem: Problem, orders: jax.Array) -> None:
         )
 
 
+def check_key(key: Any) -> None:
+    """Refuses anything but a single typed key.
+
+    Raises:
+      ConfigError: It is something else.
+    """
+    typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+    if not typed or key.ndim:
+        raise ConfigError(f"key: give a typed key, such as jax.random.key(0), got {shown(key)}")
+
+
 def check_keys(graphs: int, keys: Any) -> None:
     """Refuses anything but one typed key per graph.
 
@@ -95,6 +108,16 @@ def check_keys(graphs: int, keys: Any) -> None:
             f"keys: must be typed keys [{graphs}], one per graph, got {keys.dtype} {list(keys.shape)}; "
             f"use jax.random.split(jax.random.key(0), {graphs})"
         )
+
+
+def check_seconds(seconds: Any) -> None:
+    """Refuses a time limit that is neither ``None`` nor a number of at least zero.
+
+    Raises:
+      ConfigError: It is something else.
+    """
+    if seconds is not None and real(seconds, 0, infinite=True) is None:
+        raise ConfigError(f"seconds: is {shown(seconds)}; give a number of at least 0, or None for no limit")
 
 
 def sources(problem: Problem) -> jax.Array:

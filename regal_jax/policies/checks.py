@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+from regal_jax.checks import shown
 from regal_jax.errors import ConfigError
 
 __all__ = ["names_of", "numbers", "one_of"]
@@ -32,8 +33,8 @@ def one_of(owner: str, field: str, value: Any, kind: type[_Choice]) -> _Choice:
     Raises:
       ConfigError: The value is anything else.
     """
-    if value not in kind.__members__.values():
-        raise ConfigError(f"{owner}: {field} is {value!r}; use one of {', '.join(kind)}")
+    if not isinstance(value, str) or value not in kind.__members__.values():
+        raise ConfigError(f"{owner}: {field} is {shown(value)}; use one of {', '.join(kind)}")
     return kind(value)
 
 

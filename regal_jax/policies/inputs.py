@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from regal_jax.checks import counted
+from regal_jax.checks import check_kind, counted
 from regal_jax.errors import ConfigError
 from regal_jax.graph import Cluster, ComputationGraph
 from regal_jax.heuristics import counting
@@ -38,7 +38,8 @@ def make_inputs(
       config: Config of the policy.
 
     Raises:
-      ConfigError: There is no graph, the bucket is too small, or a cluster has another number of devices.
+      ConfigError: There is no graph, the bucket is too small, a cluster has another number of devices, or an
+        argument is of another kind.
       ClusterError: A cluster does not fit its graph.
       GraphError: A feature is not finite.
 
@@ -52,6 +53,7 @@ def make_inputs(
       >>> prior.order[0, :3].tolist()
       [0.8333333134651184, 0.5, 0.1666666716337204]
     """
+    check_kind("config", config, PolicyConfig)
     batch = _Batch(graphs, clusters, bucket, config.num_devices)
     features, priors = _empty_features(batch, config.feature_config), _empty_prior(batch, config)
 
@@ -81,6 +83,7 @@ def make_features(
       ClusterError: As in `make_inputs`.
       GraphError: A feature is not finite.
     """
+    check_kind("config", config, FeatureConfig)
     batch = _Batch(graphs, clusters, bucket, config.num_devices)
     features = _empty_features(batch, config)
     batch.each(config.balance, config.cuts, lambda b, seen: _fill(features, b, features_of(seen, config)))
@@ -102,6 +105,7 @@ def make_prior(graphs: _Graphs, clusters: _Clusters, bucket: Bucket | None, conf
       ClusterError: As in `make_inputs`.
       GraphError: A runtime is not finite.
     """
+    check_kind("config", config, PolicyConfig)
     batch = _Batch(graphs, clusters, bucket, config.num_devices)
     priors, told = _empty_prior(batch, config), config.feature_config
 
@@ -116,15 +120,22 @@ class _Batch:
     """Graphs with their clusters and padded sizes."""
 
     def __init__(self, graphs: _Graphs, clusters: _Clusters, bucket: Bucket | None, num_devices: int) -> None:
+        check_kind("graphs", graphs, Sequence)
         if not graphs:
             raise ConfigError("policy inputs: no graphs; give at least one")
-        each = [clusters] * len(graphs) if isinstance(clusters, Cluster) else list(clusters)
+        for graph in graphs:
+            check_kind("graphs", graph, ComputationGraph)
+        each = [clusters] * len(graphs)
+        if not isinstance(clusters, Cluster):
+            check_kind("clusters", clusters, Sequence)
+            each = list(clusters)
         if len(each) != len(graphs):
             raise ConfigError(
                 f"policy inputs: {counted(len(graphs), 'graph')} but {counted(len(each), 'cluster')}; "
                 "give one per graph"
             )
         for cluster in each:
+            check_kind("cluster", cluster, Cluster)
             if cluster.num_devices != num_devices:
                 raise ConfigError(
                     f"policy inputs: a cluster of {counted(cluster.num_devices, 'device')}, but the features "

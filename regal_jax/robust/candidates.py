@@ -2,12 +2,12 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, Self
 
 import numpy as np
 
-from regal_jax.checks import check_whole, shown, whole
+from regal_jax.checks import check_kind, check_whole, shown, whole
 from regal_jax.errors import PlanError
 from regal_jax.graph import Cluster, ComputationGraph, TransferModel, allowed_matrix, runtime_matrix
 from regal_jax.graph.arrays import all_edges
@@ -65,7 +65,10 @@ class Candidates:
         Raises:
           PlanError: Arrays have another shape or type, or a schedule cannot be executed.
           ClusterError: The cluster does not fit the graph.
+          ConfigError: These are no graph and no cluster.
         """
+        check_kind("graph", graph, ComputationGraph)
+        check_kind("cluster", cluster, Cluster)
         sequence, devices = (
             _whole_array(name, array, graph.num_ops)
             for name, array in (("sequence", sequence), ("devices", devices))
@@ -88,7 +91,13 @@ class Candidates:
 
         Raises:
           PlanError: There is no plan, or a plan is for another graph.
+          ConfigError: These are no graph and no plans.
         """
+        check_kind("graph", graph, ComputationGraph)
+        check_kind("plans", plans, Iterable)
+        plans = list(plans)
+        for plan in plans:
+            check_kind("plans", plan, Plan)
         if not plans:
             raise PlanError("candidates: no plans; give at least one")
         strange = next((plan for plan in plans if plan.graph_hash != graph.content_hash), None)

@@ -5,7 +5,7 @@ and `latency_limited` make the targets of Zhang et al. 2023, section 5.1.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, Protocol, runtime_checkable
 
 import numpy as np
@@ -92,8 +92,12 @@ class SimulatedTarget:
 
         Raises:
           PlanError: A plan has other ops, or another number of devices than the target.
+          ConfigError: These are no plans.
         """
+        check_kind("plans", plans, Iterable)
+        plans = list(plans)
         for plan in plans:
+            check_kind("plans", plan, Plan)
             if plan.op_names != self.graph.op_names:
                 raise PlanError(f"target {self.name!r} has other ops than the plan for {plan.graph_name!r}")
             if plan.cluster.num_devices != self.cluster.num_devices:

@@ -2,20 +2,21 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from regal_jax.checks import shown
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Decisions, Problem
 from regal_jax.simulate import host, pallas_gpu
 from regal_jax.simulate.lockstep import Run, run
 from regal_jax.simulate.memory import peak_memory
 
-__all__ = ["IMPLEMENTATIONS", "SimulationResult", "simulate", "with_peaks"]
+__all__ = ["IMPLEMENTATIONS", "SimulationResult", "check_implementation", "simulate", "with_peaks"]
 
 
 class SimulationResult(NamedTuple):
@@ -64,6 +65,16 @@ IMPLEMENTATIONS: Final[Mapping[str, Implementation]] = {
 """Every implementation, by name: ``(problem, decisions, memory, positions) -> SimulationResult``."""
 
 
+def check_implementation(name: Any) -> None:
+    """Refuses what is neither ``None`` nor a name in `IMPLEMENTATIONS`.
+
+    Raises:
+      ConfigError: It is something else.
+    """
+    if name is not None and not (isinstance(name, str) and name in IMPLEMENTATIONS):
+        raise ConfigError(f"implementation: unknown {shown(name)}; use one of {', '.join(IMPLEMENTATIONS)}")
+
+
 @jax.named_scope("simulate")
 def simulate(
     problem: Problem,
@@ -92,10 +103,7 @@ def simulate(
       ConfigError: The implementation is unknown, the decisions have other sizes than the problem, or an op
         is placed on a device that does not exist. Within a traced function, values are not checked.
     """
-    if implementation is not None and implementation not in IMPLEMENTATIONS:
-        raise ConfigError(
-            f"implementation: unknown {implementation!r}; use one of {', '.join(IMPLEMENTATIONS)}"
-        )
+    check_implementation(implementation)
     _check(problem, decisions)
     decisions = decisions._replace(placement=decisions.placement.astype(jnp.int32))
     if implementation is None:

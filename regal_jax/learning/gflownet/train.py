@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from regal_jax.checks import check_kind
 from regal_jax.gflownet import (
     ScheduleInputs,
     SchedulePolicy,
@@ -135,6 +136,7 @@ def train_gflownet(
     """
     if tensorboard:
         event_writer()
+    check_kind("config", config, GflownetTrainConfig)
     folder = folder_path(out)
     mesh = mesh_for(config.optimizer.trajectories, devices)
     cluster = Cluster.uniform(config.model.devices, transfer="free")

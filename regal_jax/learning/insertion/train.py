@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from regal_jax.checks import check_kind
 from regal_jax.datasets import generate
 from regal_jax.errors import ConfigError, FormatError
 from regal_jax.graph import Cluster, ComputationGraph, transfer_times
@@ -118,6 +119,7 @@ def train_insertion(
     """
     if not usable():
         raise ConfigError("system: the training of insertion policies needs Numba; pip install numba")
+    check_kind("config", config, InsertionTrainConfig)
     folder = folder_path(out)
     sets = [_chosen(config, split) for split in _WORDS]
     pairs, held_out = (

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from regal_jax.checks import check_kind
 from regal_jax.graph import ComputationGraph
 from regal_jax.learning.ahead import Ahead, spare_workers
 from regal_jax.learning.loop import (
@@ -128,6 +129,7 @@ def train_orders(
     """
     if tensorboard:
         event_writer()
+    check_kind("config", config, OrderTrainConfig)
     folder = folder_path(out)
     mesh = mesh_for(config.optimizer.batch, devices)
     remark = "; orders are for one device"
