@@ -300,10 +300,19 @@ def test_a_damaged_file_of_moves_is_named(tmp_path: pathlib.Path) -> None:
     result = train_insertion(SMALL, tmp_path, progress=False)
     file = tmp_path / "moves-1.npy"
     whole = file.read_bytes()
-    narrow, archive = io.BytesIO(), io.BytesIO()
+    narrow, endless, strange, archive = (io.BytesIO() for _ in range(4))
     np.save(narrow, np.load(file)[:, 1:])
+    np.save(endless, np.where(np.arange(len(np.load(file)))[:, None] == 3, np.float32(np.nan), np.load(file)))
+    np.save(strange, np.load(file) + np.float32(7))
     np.savez(archive, np.load(file))
-    kept = narrow.getvalue(), archive.getvalue(), archive.getvalue()[:-1], b"PK\x03\x04" + whole
+    kept = (
+        narrow.getvalue(),
+        endless.getvalue(),
+        strange.getvalue(),
+        archive.getvalue(),
+        archive.getvalue()[:-1],
+        b"PK\x03\x04" + whole,
+    )
     for content in (b"", b"xx", whole[:100], whole[:-1], whole.replace(b"{", b"(", 1), *kept):
         file.write_bytes(content)
         with pytest.raises(FormatError, match=r"moves-1\.npy: is damaged; remove it, and"):
@@ -365,9 +374,13 @@ def test_a_killed_round_continues_with_its_searches(tmp_path: pathlib.Path, monk
     part = tmp_path / "run" / "moves-1.part.npy"
     kept = part.read_bytes()
     searches = int(np.load(part)[-1, -1]) + 1
-    part.write_bytes(kept[:-1])
-    with pytest.raises(FormatError, match=r"moves-1\.part\.npy: is damaged; remove it, and"):
-        train_insertion(SMALL, tmp_path / "run", progress=False)
+    beyond = np.load(part)
+    beyond[-1, -1] = 8
+    np.save(part, beyond)
+    for content in (kept[:-1], part.read_bytes()):
+        part.write_bytes(content)
+        with pytest.raises(FormatError, match=r"moves-1\.part\.npy: is damaged; remove it, and"):
+            train_insertion(SMALL, tmp_path / "run", progress=False)
     part.write_bytes(kept)
     interrupted = sum(made)
     assert train_insertion(SMALL, tmp_path / "run", progress=False) == whole

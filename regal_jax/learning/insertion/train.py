@@ -264,7 +264,7 @@ def _kept(
     if file.exists():
         return _read(file)
     part = file.with_suffix(".part.npy")
-    rows = [_read(part, more=1)] if part.exists() else []
+    rows = [_read(part, len(pairs))] if part.exists() else []
     made = int(rows[0][-1, -1]) + 1 if rows and len(rows[0]) else 0
     for _ in range(made):
         done()
@@ -297,8 +297,8 @@ def _save(file: pathlib.Path, moves: np.ndarray) -> None:
     write_atomically(file, data.getvalue())
 
 
-def _read(file: pathlib.Path, more: int = 0) -> np.ndarray:
-    """The moves in a file, with ``more`` columns.
+def _read(file: pathlib.Path, searches: int = 0) -> np.ndarray:
+    """The moves in a file; those of some of ``searches``, if there are any, have a column of their numbers.
 
     Raises:
       FormatError: The file is damaged, or cannot be read.
@@ -310,11 +310,20 @@ def _read(file: pathlib.Path, more: int = 0) -> np.ndarray:
             moves = np.lib.format.read_array(data, allow_pickle=False)
     except (OSError, EOFError, ValueError, SyntaxError, tokenize.TokenError):
         moves = None
-    # One column says of which kind a move is, and one whether it made the schedule shorter.
-    shape = (max(_FEATURES.values()) + 2 + more,)
-    if moves is None or moves.dtype != np.float32 or moves.shape[1:] != shape:
+    if moves is None or not _are_moves(moves, searches):
         raise FormatError(f"{file}: is damaged; remove it, and the same command makes its moves again")
     return moves
+
+
+def _are_moves(rows: np.ndarray, searches: int) -> bool:
+    """Whether these can be moves, with the numbers of their searches if there are any ``searches``."""
+    # One column says of which kind a move is, and one whether it made the schedule shorter.
+    shape = (max(_FEATURES.values()) + 2 + bool(searches),)
+    if rows.dtype != np.float32 or rows.shape[1:] != shape or not np.isfinite(rows).all():
+        return False
+    number = rows[:, -1] if searches else np.zeros(0)
+    rising = (np.diff(number, prepend=0) >= 0).all() and number.max(initial=-1) < searches
+    return bool(rising and np.isin(rows[:, 0], tuple(_FEATURES)).all())
 
 
 def _descent(policy: InsertionPolicy) -> ListSearchConfig:
