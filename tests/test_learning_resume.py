@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import math
 import os
 import pathlib
 import shutil
@@ -243,18 +244,29 @@ def test_a_run_killed_after_its_settings_goes_on(whole, tmp_path):
     same_outcome(whole, tmp_path, tiny_config())
 
 
-def test_a_run_that_diverges_says_so(whole, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("name", "value"), [("gradient", "nan"), ("spread", "inf")])
+def test_a_run_that_diverges_says_so(whole, tmp_path, monkeypatch, name, value):
     module = importlib.import_module("regal_jax.learning.train")
     step = module.train_step
 
     def diverging(*args):
         state, metrics = step(*args)
-        return state, metrics._replace(gradient=metrics.gradient * float("nan"))
+        return state, metrics._replace(**{name: float(value)})
 
     monkeypatch.setattr(module, "train_step", diverging)
-    with pytest.raises(ConfigError, match=r"gradient of step 1 is nan; .* lower optimizer\.learning_rate"):
+    said = rf"the {name} of step 1 is {value}; .* lower optimizer\.learning_rate"
+    with pytest.raises(ConfigError, match=said):
         one_device(tiny_config(), tmp_path)
     assert [r["step"] for r in metrics(tmp_path)] == [0]
+
+
+def test_a_validation_without_a_number_is_no_best(whole, tmp_path, monkeypatch):
+    module = importlib.import_module("regal_jax.learning.train")
+    found = module.validate
+    monkeypatch.setattr(module, "validate", lambda *args: found(*args)._replace(improvement=math.nan))
+    with pytest.raises(ConfigError, match="the improvement of step 0 is nan; start again"):
+        one_device(tiny_config(), tmp_path)
+    assert not (tmp_path / "policy.safetensors").exists()
 
 
 # Checkpoints -----------------------------------------------------------------------------------------------

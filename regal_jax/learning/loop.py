@@ -180,7 +180,7 @@ def run_course(
       tensorboard: Also write event files.
 
     Raises:
-      ConfigError: A gradient is not finite.
+      ConfigError: A metric is not finite.
       FormatError: A checkpoint or a record cannot be read, or the best weights so far are missing, damaged or
         of another run.
       MissingExtraError: tensorboardX is not installed.
@@ -263,11 +263,7 @@ class _Loop(Generic[State]):
         state, made = self._course.step(state, step)
         metrics = {name: float(value) for name, value in made._asdict().items()}
         seconds = clock.spent
-        if not math.isfinite(metrics["gradient"]):
-            raise ConfigError(
-                f"train: the gradient of step {step + 1} is {metrics['gradient']}; start again in another "
-                "folder, with a lower optimizer.learning_rate"
-            )
+        _check_finite(step + 1, {"gradient": metrics["gradient"], **metrics})
         if self._record is not None and (step + 1) % self._course.cadence.log_every == 0:
             self._record.add("train", step + 1, {**metrics, "pool": number, "seconds": seconds})
         self._say("train", number)
@@ -280,6 +276,7 @@ class _Loop(Generic[State]):
         step = int(state.step)
         self._say("validation", -1)
         state, found = self._course.validate(state)
+        _check_finite(step, found)
         if self._record is not None:
             self._record.add("validation", step, dict(found))
         self._note = f"validation {100 * found['improvement']:+.1f}%"
@@ -298,6 +295,16 @@ class _Loop(Generic[State]):
         self._begun.add(program)
         note = COMPILING if first else self._note
         self._bar.set_description(f"{what} ({note})" if note else what, refresh=first)
+
+
+def _check_finite(step: int, metrics: Mapping[str, float]) -> None:
+    """Refuses metrics that JSON cannot hold, so that a run that was killed can read its records again."""
+    for name, value in metrics.items():
+        if not math.isfinite(value):
+            raise ConfigError(
+                f"train: the {name} of step {step} is {value}; start again in another folder, with a lower "
+                "optimizer.learning_rate"
+            )
 
 
 @contextlib.contextmanager

@@ -93,7 +93,7 @@ def train(
 
     Raises:
       ConfigError: The settings or another argument are invalid, the folder is that of a run with other
-        settings or graphs, or a gradient is not finite.
+        settings or graphs, or a metric is not finite.
       FormatError: A checkpoint cannot be read.
       MissingExtraError: tensorboardX is not installed.
       ProcessLostError: Another process of the run has ended.

@@ -111,7 +111,7 @@ def train_gflownet(
       devices: JAX devices to spread trajectories over; by default as many devices as divide their number.
 
     Raises:
-      ConfigError: Invalid settings, a folder of a run with other settings or graphs, or a gradient that is
+      ConfigError: Invalid settings, a folder of a run with other settings or graphs, or a metric that is
         not finite.
       FormatError: A set of graphs or a checkpoint that cannot be read.
       MissingExtraError: No tensorboardX.

@@ -104,7 +104,7 @@ def train_orders(
 
     Raises:
       ConfigError: The settings are invalid, the folder is that of a run with other settings or graphs, or a
-        gradient is not finite.
+        metric is not finite.
       FormatError: A set of graphs or a checkpoint cannot be read.
       MissingExtraError: tensorboardX is not installed.
       ProcessLostError: Another process of the run has ended.
