@@ -35,7 +35,8 @@ from regal_jax.heuristics import best_heuristic, run_heuristic
 from regal_jax.learning.gflownet import train_gflownet
 from regal_jax.learning.insertion import train_insertion
 from regal_jax.learning.ordering import train_orders
-from regal_jax.solvers import Brkga, Heuristic, Portfolio, with_settings
+from regal_jax.problem import Bucket, make_problem
+from regal_jax.solvers import ApproximateDp, Brkga, Heuristic, Portfolio, with_settings
 
 GRAPH, CLUSTER = generate("layered", 12, seed=0), Cluster.uniform(2)
 PLAN = regal_jax.optimize(GRAPH, CLUSTER, method="bfs")
@@ -44,6 +45,10 @@ KEYS = jax.random.split(jax.random.key(0), 1)
 
 def schedules(key=KEYS[0], **options):
     return gflownet.sample_schedules(gflownet.default_gflownet(), GRAPH, CLUSTER, key, **options)
+
+
+def one_device():
+    return make_problem([GRAPH], Cluster.uniform(1, transfer="free"), Bucket.of(GRAPH))
 
 
 def trained(**options):
@@ -199,6 +204,23 @@ def test_sets_have_paths(read, wrong):
                 ordering.default_topoformer(), [GRAPH], KEYS, decoding=np.array(["beam", "sample"])
             ),
             "decoding: unknown array(['beam', 'sample']",
+        ),
+        (lambda: ordering.greedy(3, np.zeros((1, 12), np.float32)), "problem: give a Problem, got int"),
+        (lambda: ordering.greedy(one_device(), [0.0] * 12), "priorities: must be float32 [1, 64] for this"),
+        (lambda: ordering.sample(one_device(), 3, KEYS, 1), "for this problem, got int; give one number per"),
+        (
+            lambda: ordering.peaks(one_device(), [[0]]),
+            "orders: must be int32 [1, S, 64] for this problem, got",
+        ),
+        (
+            lambda: ordering.sample(
+                one_device(), np.zeros((1, 64), np.float32), KEYS, 1, implementation=np.arange(2)
+            ),
+            "implementation: unknown array([0, 1]); use one of xla, host",
+        ),
+        (
+            lambda: ApproximateDp(implementation=np.arange(2)),
+            "ApproximateDp: implementation is array([0, 1]); give 'host'",
         ),
         (lambda: ordering.graph_priorities(3, GRAPH), "model: give a Topoformer, got int"),
         (lambda: schedules(key=0), "key: give a typed key, such as jax.random.key(0), got 0"),

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 
+from regal_jax.checks import shown
 from regal_jax.errors import ConfigError
 from regal_jax.ordering.host_loops import Precedence, Rates, draw, total
 from regal_jax.ordering.race import LEAST, MOST_SLOWER, SCALES, Clocks
@@ -35,9 +36,10 @@ def chosen(implementation: str | None, problem: Problem, *arrays: Any) -> bool:
       ConfigError: The implementation is unknown, or it is the host while a function is traced or Numba is
         missing.
     """
-    if implementation not in (None, *IMPLEMENTATIONS):
+    known = isinstance(implementation, str) and implementation in IMPLEMENTATIONS
+    if implementation is not None and not known:
         raise ConfigError(
-            f"implementation: unknown {implementation!r}; use one of {', '.join(IMPLEMENTATIONS)}"
+            f"implementation: unknown {shown(implementation)}; use one of {', '.join(IMPLEMENTATIONS)}"
         )
     leaves = jax.tree.leaves((problem, arrays))
     traced = any(isinstance(leaf, Tracer) for leaf in leaves)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 
-from regal_jax.checks import real, shown
+from regal_jax.checks import check_kind, real, shown
 from regal_jax.errors import ConfigError
 from regal_jax.problem import Problem
 from regal_jax.programs import Program
@@ -46,6 +46,7 @@ def one_device(problem: Problem) -> Problem:
     Raises:
       ConfigError: It has several devices, or too many ops.
     """
+    check_kind("problem", problem, Problem)
     if problem.num_devices != 1:
         raise ConfigError(
             f"ordering: the problem has {problem.num_devices} devices, but orders are for one; "
@@ -63,10 +64,10 @@ def check_priorities(problem: Problem, priorities: jax.Array) -> None:
       ConfigError: They are others, or the problem has several devices.
     """
     shape = (one_device(problem).num_graphs, problem.bucket.ops)
-    if priorities.shape != shape or priorities.dtype != jnp.float32:
+    if not _is_array(priorities) or priorities.shape != shape or priorities.dtype != jnp.float32:
         raise ConfigError(
-            f"priorities: must be float32 {list(shape)} for this problem, got {priorities.dtype} "
-            f"{list(priorities.shape)}; give one number per op, padding included"
+            f"priorities: must be float32 {list(shape)} for this problem, got {_described(priorities)}; "
+            "give one number per op, padding included"
         )
 
 
@@ -77,11 +78,21 @@ def check_orders(problem: Problem, orders: jax.Array) -> None:
       ConfigError: They are others, or the problem has several devices.
     """
     b, n = one_device(problem).num_graphs, problem.bucket.ops
-    if orders.ndim != 3 or orders.shape[::2] != (b, n) or orders.dtype != jnp.int32:
+    fits = _is_array(orders) and orders.ndim == 3 and orders.shape[::2] == (b, n)
+    if not fits or orders.dtype != jnp.int32:
         raise ConfigError(
-            f"orders: must be int32 [{b}, S, {n}] for this problem, got {orders.dtype} "
-            f"{list(orders.shape)}; give whole orders, padding included"
+            f"orders: must be int32 [{b}, S, {n}] for this problem, got {_described(orders)}; "
+            "give whole orders, padding included"
         )
+
+
+def _is_array(value: Any) -> bool:
+    return hasattr(value, "shape") and hasattr(value, "dtype")
+
+
+def _described(value: Any) -> str:
+    """Type and shape of an array, for a message; the type of what is none."""
+    return f"{value.dtype} {list(value.shape)}" if _is_array(value) else type(value).__name__
 
 
 def check_key(key: Any) -> None:

@@ -65,7 +65,8 @@ class ApproximateDp(Constructive):
         check_field(self, "width", 1)
         if not isinstance(self.held, bool):
             raise ConfigError(f"ApproximateDp: held is {shown(self.held)}; give True or False")
-        if self.implementation not in (None, "host", "device"):
+        known = isinstance(self.implementation, str) and self.implementation in ("host", "device")
+        if self.implementation is not None and not known:
             given = shown(self.implementation)
             raise ConfigError(f"ApproximateDp: implementation is {given}; give 'host', 'device' or None")
         if self.implementation == "device" and self.held:
