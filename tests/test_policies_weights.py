@@ -304,6 +304,15 @@ def test_a_file_of_version_5_is_read_and_rewritten(tmp_path, capsys):
     assert path.read_bytes() == again
 
 
+@pytest.mark.parametrize("text", ["300 synthetic graphs", "[1]", '{"policy": 3}', '{"policy": {"width": 8}}'])
+def test_the_conversion_keeps_texts_that_are_no_settings(tmp_path, text):
+    path = tmp_path / "policy.safetensors"
+    save_policy(path, weighted(translated(BEFORE)), {"training": text})
+    rewrite(path, lambda _, metadata: metadata.update(version=EARLIER, config=json.dumps(BEFORE)))
+    assert main([str(path)]) == 0
+    assert read_metadata(path)["training"] == text
+
+
 def test_the_conversion_leaves_other_files_alone_and_names_them_in_one_line(tmp_path, capsys):
     shipped = pathlib.Path(regal_jax.policies.__file__).parent / "trained/regal-primed/makespan-2.safetensors"
     copy = tmp_path / "copy.safetensors"

@@ -12,12 +12,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from regal_jax.errors import ConfigError
+from regal_jax.errors import ConfigError, FormatError
 from regal_jax.plan import Objective
 from regal_jax.policies.ablation import Ablation
 from regal_jax.policies.choices import FeatureSet, Placement, Transfers
 from regal_jax.policies.config import PolicyConfig
 from regal_jax.policies.priors import MAKERS
+from regal_jax.storage.documents import parse_json
 
 __all__ = ["EARLIER", "rewrite", "translated"]
 
@@ -124,12 +125,15 @@ def rewrite(path: str) -> None:
 
 
 def _training(text: str) -> str:
-    """Settings of a run, with the new names of the policy's settings."""
-    settings = json.loads(text)
-    policy = settings.get("policy", {})
-    if sorted(policy) == sorted(_FIELDS):
-        settings["policy"] = dataclasses.asdict(translated(policy))
-    return json.dumps(settings)
+    """Settings of a run, with the new names of the policy's settings; a text of another kind as it is."""
+    try:
+        settings = parse_json(text)
+    except FormatError:
+        return text
+    policy = settings.get("policy") if isinstance(settings, Mapping) else None
+    if not isinstance(policy, Mapping) or sorted(policy) != sorted(_FIELDS):
+        return text
+    return json.dumps({**settings, "policy": dataclasses.asdict(translated(policy))})
 
 
 def main(arguments: Sequence[str]) -> int:
