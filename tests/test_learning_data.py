@@ -190,6 +190,8 @@ def test_both_sets_as_the_settings_say(folder):
     for name in ("train", "validation"):
         with pytest.raises(ConfigError, match=rf"data\.{name}: give the path of a set of graphs"):
             training_graphs(dataclasses.replace(config, data=dataclasses.replace(data, **{name: ""})))
+    with pytest.raises(ConfigError, match=r"data\.validation: give"):  # Before any graph is read.
+        training_graphs(dataclasses.replace(config, data=DataConfig(train="absent")))
 
 
 def test_contraction_spares_memory_where_it_counts(folder):

@@ -73,6 +73,9 @@ def _sets(config: TrainConfig) -> Iterator[Iterator[ComputationGraph]]:
     """The graphs to train on, without noisy copies, and those to validate on; each is read on demand."""
     check_kind("config", config, TrainConfig)
     data = config.data
+    for name in ("train", "validation"):  # Before any graph is read: a corpus takes minutes.
+        if not getattr(data, name):
+            raise ConfigError(f"data.{name}: give the path of a set of graphs")
     yield _chosen(config, "train", data.train, data.train_limit, data.min_parallelism)
     yield _chosen(config, "validation", data.validation, data.validation_limit, 0.0)
 
@@ -83,8 +86,6 @@ def _chosen(
     data, task = config.data, config.task
     judged_by = (task.cluster(config.policy.num_devices), task.objective)
     ways = [None] * (data.contract is not Contract.ONLY) + [judged_by] * (data.contract is not Contract.NO)
-    if not paths:
-        raise ConfigError(f"data.{name}: give the path of a set of graphs")
     found = False
     for path in paths:
         refused: list[ConfigError] = []
