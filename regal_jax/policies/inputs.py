@@ -125,10 +125,9 @@ class _Batch:
             raise ConfigError("policy inputs: no graphs; give at least one")
         for graph in graphs:
             check_kind("graphs", graph, ComputationGraph)
-        each = [clusters] * len(graphs)
         if not isinstance(clusters, Cluster):
             check_kind("clusters", clusters, Sequence)
-            each = list(clusters)
+        each = [clusters] * len(graphs) if isinstance(clusters, Cluster) else list(clusters)
         if len(each) != len(graphs):
             raise ConfigError(
                 f"policy inputs: {counted(len(graphs), 'graph')} but {counted(len(each), 'cluster')}; "
