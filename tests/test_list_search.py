@@ -456,16 +456,21 @@ def test_a_walk_comes_between_a_turn_that_does_not_pay_and_list_schedules() -> N
 
 
 def test_only_walks_have_other_candidates() -> None:
-    graph, cluster = generate("erdos-renyi", 60, 0), Cluster.uniform(4, transfer=COSTLY)
+    cluster = Cluster.uniform(4, transfer=COSTLY)
     for policy in ("default", "none"):
-        for walk, alike in ((0, True), (300, False)):
+        for ops, walk, alike in ((400, 0, True), (399, 300, True), (400, 300, False)):
             found = []
             for candidates in (1, 8, 100):
                 config = ListSearchConfig(
-                    insert_after=50, turn=100, walk=walk, walk_candidates=candidates, insertion_policy=policy
+                    insert_after=20,
+                    turn=50,
+                    least_gain=1.0,
+                    walk=walk,
+                    walk_candidates=candidates,
+                    insertion_policy=policy,
                 )
-                search = ListSearchRun(graph, cluster, 0, config)
-                search.run(2000)
+                search = ListSearchRun(generate("erdos-renyi", ops, 0), cluster, 0, config)
+                search.run(600)
                 found.append(search.history)
             # More than those of the policy are as many.
             assert found[1] == found[2]

@@ -22,6 +22,8 @@ _MOST_NOISE: Final = 1e6
 """Largest standard deviation of ranks and prices, as a share of the longest path."""
 _MOST_CHANGED: Final = 1000
 """Largest number of ops that get other ranks or prices: random numbers are drawn for all of them."""
+_LARGE: Final = 400
+"""Least number of ops of a graph that `ListSearchConfig.walk_candidates` is for."""
 _POLICIES: Final = "give 'default', 'none', 'by-hand', 'untrained', a file of weights or an InsertionPolicy"
 _SHARES: Final = (
     "price_share",
@@ -68,8 +70,8 @@ class ListSearchConfig:
         a turn that did not pay. After it list schedules are made again. 0 for no walks.
       deviation: Insertion moves of a walk keep schedules that are longer than the best by at most this many
         mean times of an event, op or transfer; with more than four devices ``D``, by ``4 / D`` of that.
-      walk_candidates: Largest number of moves of each kind of which one is chosen in a walk. Elsewhere it is
-        `InsertionPolicy.candidates`; fewer are less greedy.
+      walk_candidates: Largest number of moves of each kind of which one is chosen in a walk, for graphs of at
+        least 400 ops. Elsewhere it is `InsertionPolicy.candidates`; fewer are less greedy.
       insertion_policy: What chooses insertion moves: ``"default"`` for the trained weights of the package,
         another name of `regal_jax.heuristics.named_insertion_policy`, an `InsertionPolicy`, or a file of one,
         which is read at once. ``None`` or ``"none"`` chooses without weights.
@@ -142,6 +144,10 @@ class ListSearchConfig:
     def most_ops(self, ops: int) -> int:
         """Largest number of ops that an insertion move takes to another device, in a graph of ``ops`` ops."""
         return max(1, min(self.move_ops, int(ops * self.move_share)))
+
+    def most_candidates(self, ops: int) -> int:
+        """Largest number of candidates of each kind in a walk, in a graph of ``ops`` ops."""
+        return self.walk_candidates if ops >= _LARGE else MOST_COUNT
 
     @property
     def rules(self) -> tuple[Rule, ...]:
