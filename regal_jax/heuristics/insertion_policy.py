@@ -45,7 +45,8 @@ class InsertionPolicy:
     Attributes:
       move: Weights of `MOVE_FEATURES`, for ops that change their device, and a constant. Empty for none.
       place: Weights of `PLACE_FEATURES`, for an event that changes its place alone, and a constant.
-      candidates: Moves of each kind that are drawn, from 1 to 8.
+      candidates: Moves of each kind that are drawn, from 1 to 8; in walks there may be fewer
+        (`ListSearchConfig.walk_candidates`).
 
     Raises:
       ConfigError: A value is out of range.
