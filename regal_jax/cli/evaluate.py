@@ -6,7 +6,7 @@ import json
 import pathlib
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from regal_jax.checks import counted, shown
@@ -328,7 +328,7 @@ def _config(args: argparse.Namespace, **fixed: Any) -> "EvaluationConfig":
     if "graphs" not in document and document.get("suite", "regal") == "regal":
         raise ConfigError("--graphs: give the path of a set of graphs, of a corpus, or 'sample'")
     config = EvaluationConfig.from_document(document)
-    if source := _source_of_tuned(args):
+    if source := _source_of_tuned(args, document):
         from regal_jax.experiments.jobs import takes_tuned
 
         if not takes_tuned(config):
@@ -339,15 +339,13 @@ def _config(args: argparse.Namespace, **fixed: Any) -> "EvaluationConfig":
     return config
 
 
-def _source_of_tuned(args: argparse.Namespace) -> str:
+def _source_of_tuned(args: argparse.Namespace, document: Mapping[str, Any]) -> str:
     """What gave a file of tuned settings to methods of its own; empty if none was given."""
-    from regal_jax.experiments import EvaluationConfig
-
     if getattr(args, "tuned", None):
         return "--tuned"
     file = getattr(args, "config", None)
     # Other methods, of the command line, need not take what the file has for its own.
-    if file is None or args.methods or args.suite or not EvaluationConfig.read(file).get("tuned"):
+    if file is None or args.methods or args.suite or not document.get("tuned"):
         return ""
     return f"{file}: tuned"
 

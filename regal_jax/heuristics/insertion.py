@@ -45,7 +45,8 @@ class Insertion:
       random: The source of random numbers.
       policy: What chooses the moves; ``None`` for the choice without weights.
       ops: Largest number of ops that a move takes to another device together.
-      walk_candidates: Largest number of candidates of each kind where ``deviation`` is positive.
+      walk_candidates: Largest number of candidates of each kind where ``deviation`` is positive; ``None`` for
+        those of the policy.
       describe: Whether to keep what describes each move, and what it did, in `described`.
     """
 
@@ -58,7 +59,7 @@ class Insertion:
         policy: InsertionPolicy | None = None,
         *,
         ops: int = 1,
-        walk_candidates: int = 1,
+        walk_candidates: int | None = None,
         describe: bool = False,
     ) -> None:
         # Its import may load Numba, which takes longer than most heuristics.
@@ -71,9 +72,10 @@ class Insertion:
         self._edges, self._work = for_loops(_edges(graph)), for_loops(make_work(layout))
         policy = policy or InsertionPolicy()
         weights = [np.array(each, np.float64) for each in (policy.move, policy.place)]
+        few = policy.candidates if walk_candidates is None else min(policy.candidates, walk_candidates)
         self._scorer, self._walker = (
-            for_loops(Scorer(weights[0], weights[1], min(policy.candidates, most), ops))
-            for most in (policy.candidates, walk_candidates)
+            for_loops(Scorer(weights[0], weights[1], candidates, ops))
+            for candidates in (policy.candidates, few)
         )
         self._describe, self.described = describe, list[np.ndarray]()
         """Of each call of `run`, ``[moves, SEEN + 2]``: what describes each move (see `insert` in

@@ -144,7 +144,7 @@ class ListSearchRun(HostSearch):
                 moves,
                 self._config.chosen_policy,
                 ops=self._config.most_ops(n),
-                walk_candidates=self._config.most_candidates(n),
+                walk_candidates=self._config.most_walk_candidates(n),
                 describe=describe,
             )
         self._inserting, self._walking, self._turn_ends = False, False, self._config.insert_after

@@ -145,9 +145,9 @@ class ListSearchConfig:
         """Largest number of ops that an insertion move takes to another device, in a graph of ``ops`` ops."""
         return max(1, min(self.move_ops, int(ops * self.move_share)))
 
-    def most_candidates(self, ops: int) -> int:
-        """Largest number of candidates of each kind in a walk, in a graph of ``ops`` ops."""
-        return self.walk_candidates if ops >= _LARGE else MOST_COUNT
+    def most_walk_candidates(self, ops: int) -> int | None:
+        """`walk_candidates` for a graph of ``ops`` ops; ``None`` for as many as outside of walks."""
+        return self.walk_candidates if ops >= _LARGE else None
 
     @property
     def rules(self) -> tuple[Rule, ...]:
